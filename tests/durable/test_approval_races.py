@@ -20,7 +20,7 @@ from django_ojs.jobs.finish import Failure, fail
 from django_ojs.models import Approval, Event, Job, JobStep
 from django_ojs.models.job import JobRow
 from django_ojs.worker.steps import StoredSteps
-from tests.durable.test_event_races import BLOCKED, MOST, Side, claimed, fresh
+from tests.durable.test_event_races import MOST, Side, claimed, fresh
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,11 +91,7 @@ def test_a_decision_that_comes_before_any_statement_of_the_run_is_not_lost() -> 
 
             other = Side(someone)
 
-            def meanwhile(other: Side = other) -> None:
-                other.start()
-                other.join(BLOCKED)
-
-            mine = Side(lambda row=row: run(row), stop_before=number, meanwhile=meanwhile)  # type: ignore[misc]
+            mine = Side(lambda row=row: run(row), stop_before=number, meanwhile=other.run_until_blocked)  # type: ignore[misc]
             mine.start()
             found.append(mine.end())
             if other.ident is None:
@@ -123,11 +119,9 @@ def test_of_a_decision_and_a_timeout_one_counts() -> None:
             Approval.objects.update(due_at=past, next_at=past)
             other = Side(decide)
 
-            def meanwhile(other: Side = other) -> None:
-                other.start()
-                other.join(BLOCKED)
-
-            mine = Side(lambda: approvals.tend(using=connection.alias), stop_before=number, meanwhile=meanwhile)
+            mine = Side(
+                lambda: approvals.tend(using=connection.alias), stop_before=number, meanwhile=other.run_until_blocked
+            )
             mine.start()
             count = mine.end()
             if other.ident is None:
@@ -157,11 +151,7 @@ def test_of_a_decision_and_a_cancellation_the_first_counts() -> None:
             run(row)
             other = Side(decide)
 
-            def meanwhile(other: Side = other) -> None:
-                other.start()
-                other.join(BLOCKED)
-
-            mine = Side(lambda row=row: cancel([row["id"]]), stop_before=number, meanwhile=meanwhile)  # type: ignore[misc]
+            mine = Side(lambda row=row: cancel([row["id"]]), stop_before=number, meanwhile=other.run_until_blocked)  # type: ignore[misc]
             mine.start()
             mine.end()
             if other.ident is None:

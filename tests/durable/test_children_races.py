@@ -26,7 +26,7 @@ from django_ojs.registry import registry
 from django_ojs.store.values import Ack
 from django_ojs.worker.steps import StoredSteps
 from django_ojs.workflows import children
-from tests.durable.test_event_races import BLOCKED, Side
+from tests.durable.test_event_races import Side
 from tests.waiting import eventually
 from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers, start_worker
 
@@ -105,15 +105,7 @@ def check(child: Any) -> None:
 def fresh() -> Iterator[None]:
     yield
     for model in (JobStep, WorkflowStart, WorkflowStep, Workflow, Job):
-        model.objects.all()._raw_delete(connection.alias)  # type: ignore[attr-defined]
-
-
-def meanwhile_of(other: Side) -> Callable[[], None]:
-    def meanwhile() -> None:
-        other.start()
-        other.join(BLOCKED)
-
-    return meanwhile
+        model.objects.all()._raw_delete(connection.alias)
 
 
 def test_a_child_that_ends_before_any_statement_of_its_parent_is_not_missed(child: Any) -> None:
@@ -122,7 +114,7 @@ def test_a_child_that_ends_before_any_statement_of_its_parent_is_not_missed(chil
         with fresh():
             row = claimed_parent()
             other = Side(end_child)
-            mine = Side(lambda row=row: run(row, child), stop_before=number, meanwhile=meanwhile_of(other))  # type: ignore[misc]
+            mine = Side(lambda row=row: run(row, child), stop_before=number, meanwhile=other.run_until_blocked)  # type: ignore[misc]
             mine.start()
             result = mine.end()
             if other.ident is None:
@@ -148,7 +140,7 @@ def test_a_parent_that_sleeps_before_any_statement_of_its_last_child_is_woken(ch
             with pytest.raises(Suspended) as found:
                 handle(row, child)
             other = Side(lambda row=row, end=found.value: report(row, end))  # type: ignore[misc]
-            mine = Side(end_child, stop_before=number, meanwhile=meanwhile_of(other))
+            mine = Side(end_child, stop_before=number, meanwhile=other.run_until_blocked)
             mine.start()
             assert mine.end()
             if other.ident is None:
@@ -170,7 +162,7 @@ def test_a_parent_that_is_cancelled_before_any_statement_of_its_run_leaves_no_ch
                     return run(row, child)
 
             other = Side(lambda row=row: cancel([row["id"]]))  # type: ignore[misc]
-            mine = Side(act, stop_before=number, meanwhile=meanwhile_of(other))
+            mine = Side(act, stop_before=number, meanwhile=other.run_until_blocked)
             mine.start()
             mine.end()
             if other.ident is None:
@@ -190,7 +182,7 @@ def test_a_child_that_ends_while_its_parent_is_followed_up(child: Any) -> None:
             run(row, child)
             cancel([row["id"]])
             other = Side(end_child)
-            mine = Side(children.follow_up, stop_before=number, meanwhile=meanwhile_of(other))
+            mine = Side(children.follow_up, stop_before=number, meanwhile=other.run_until_blocked)
             mine.start()
             mine.end()
             if other.ident is None:

@@ -30,9 +30,16 @@ from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers,
 __all__ = ["_forget_queues", "drain", "handlers", "start_worker"]  # fixtures
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Seconds after which a thread that has not ended is taken to wait for a lock. One that is slow only makes the test
-#: show less. On SQLite every write waits for the other side's.
-BLOCKED = 0.05 if connection.vendor == "sqlite" else 0.3
+#: Asks on the connection that holds a lock whether another one waits for it.
+WAITED_FOR = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))",
+    "mysql": "SELECT count(*) FROM information_schema.innodb_lock_waits w JOIN information_schema.innodb_trx t"
+    " ON t.trx_id = w.blocking_trx_id WHERE t.trx_mysql_thread_id = connection_id()",
+}
+#: Seconds that a side on SQLite has to end beside a transaction of the other, for whose end each of its writes waits.
+BESIDE = 0.05
+#: Seconds after which a run has given up to wait for an emitter, by itself. One that is slow only shows less.
+GIVES_UP = 0.15 if connection.vendor == "sqlite" else 0.9
 #: More statements than either side makes.
 MOST = 30
 
@@ -61,6 +68,27 @@ class Side(threading.Thread):
         if len(self.statements) == self._before:
             self._meanwhile()
         return execute(sql, params, many, context)
+
+    def run_until_blocked(self) -> None:
+        """Start, and return once this side has ended or waits for a lock of the thread that calls."""
+        self.start()
+        pause = (
+            0.15 if connection.vendor == "mysql" else 0.01
+        )  # its tables of locks are renewed when none has read them
+        eventually(
+            lambda: not self.is_alive() or self._is_blocked(), "the other side ends, or waits for a lock", pause=pause
+        )
+
+    def _is_blocked(self) -> bool:
+        ours = connections[connection.alias]
+        if ours.vendor == "sqlite":
+            if ours.connection.in_transaction:
+                self.join(BESIDE)
+                return True
+            return False
+        with ours.connection.cursor() as cursor:  # the driver's: its statements are not counted
+            cursor.execute(WAITED_FOR[ours.vendor])
+            return bool(cursor.fetchone()[0])
 
     def end(self) -> Any:
         self.join(60)
@@ -128,11 +156,7 @@ def test_an_event_that_comes_before_any_statement_of_the_run_is_not_lost() -> No
             row = claimed()
             other = Side(emit)
 
-            def meanwhile(other: Side = other) -> None:
-                other.start()
-                other.join(BLOCKED)
-
-            mine = Side(lambda row=row: run(row), stop_before=number, meanwhile=meanwhile)  # type: ignore[misc]
+            mine = Side(lambda row=row: run(row), stop_before=number, meanwhile=other.run_until_blocked)  # type: ignore[misc]
             mine.start()
             result = mine.end()
             if other.ident is None:
@@ -166,7 +190,7 @@ def test_a_run_that_comes_before_any_statement_of_the_emitter_is_not_left_asleep
 
             def meanwhile(other: Side = other) -> None:
                 other.start()
-                other.join(3 * BLOCKED)  # it gives up to wait for the emitter by itself
+                other.join(GIVES_UP)
 
             mine = Side(act, stop_before=number, meanwhile=meanwhile)
             mine.start()
@@ -218,17 +242,13 @@ def test_of_an_event_and_a_timeout_one_counts() -> None:
             (row,) = fetch(Fetch(["default"], count=1, worker_id="w", check_worker=False))
             other = Side(emit)
 
-            def meanwhile(other: Side = other) -> None:
-                other.start()
-                other.join(BLOCKED)
-
             def act(row: JobRow = row) -> Any:
                 try:
                     return run(row)
                 except EventTimeout:
                     return "timeout"
 
-            mine = Side(act, stop_before=number, meanwhile=meanwhile)
+            mine = Side(act, stop_before=number, meanwhile=other.run_until_blocked)
             mine.start()
             result = mine.end()
             if other.ident is None:
