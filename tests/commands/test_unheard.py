@@ -207,12 +207,11 @@ def walk(how: str, numbers: str, commands: list[list[str]], environment: dict[st
     "how, numbers",
     [
         ("missing", "12"),
-        pytest.param("missing", "2", marks=pytest.mark.wide),
-        ("closed", "12"),
         ("full", "1"),
-        pytest.param("full", "2", marks=pytest.mark.wide),
-        pytest.param("unread", "1", marks=pytest.mark.wide),
-        ("unread", "2"),
+        *(
+            pytest.param(how, numbers, marks=pytest.mark.wide)
+            for how, numbers in (("missing", "2"), ("closed", "12"), ("full", "2"), ("unread", "1"), ("unread", "2"))
+        ),
     ],
 )
 def test_every_command_does_what_it_is_told_though_nobody_can_read_it(
@@ -274,9 +273,10 @@ def connects(port: int) -> bool:
     "how, numbers",
     [
         ("missing", "12"),
-        pytest.param("missing", "2", marks=pytest.mark.wide),
-        ("full", "12"),
-        pytest.param("unread", "12", marks=pytest.mark.wide),
+        *(
+            pytest.param(how, numbers, marks=pytest.mark.wide)
+            for how, numbers in (("missing", "2"), ("full", "12"), ("unread", "12"))
+        ),
     ],
 )
 def test_every_service_serves_and_ends_well_though_nobody_can_read_it(

@@ -23,7 +23,7 @@ from tests.worker.conftest import WorkerCommand
 Start = Callable[..., WorkerCommand]
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.sqlite_too,
+    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_a_handler_that_keeps_every_exception_by_which_it_is_to_end(start_proces
     assert process.wait() == 0, process.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
 def test_a_signal_by_which_a_handler_stops_its_own_process(start_process: Start, number: int) -> None:
     """An order to the process: it finishes what it has, and another one takes its place."""
     handle = enqueue("site.signal", number, **ONCE)
@@ -171,7 +171,9 @@ def test_a_signal_by_which_a_handler_stops_its_own_process(start_process: Start,
     assert process.wait() == 0, process.output
 
 
-@pytest.mark.parametrize("how", ["streams", "descriptors", "none", "full"])
+@pytest.mark.parametrize(
+    "how", ["streams", *(pytest.param(how, marks=pytest.mark.wide) for how in ("descriptors", "none", "full"))]
+)
 def test_a_handler_that_takes_its_process_the_output(start_process: Start, how: str) -> None:
     """Logging has nowhere to go any more: jobs end as before."""
     handles = [enqueue("site.mute", how, **ONCE), enqueue("site.fail", "mute", **ONCE), *neighbours(10)]

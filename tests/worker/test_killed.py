@@ -20,7 +20,7 @@ from tests.worker.conftest import WorkerCommand
 Start = Callable[..., WorkerCommand]
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.sqlite_too,
+    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]  # fmt: skip
 
