@@ -34,8 +34,8 @@ EACH = "not conformance" if WIDE else "not wide and not conformance"
 
 #: The parts of the suite that the framework below us can break, by its version: what it renders, parses, checks,
 #: migrates and runs. The others ask the ORM for what these ask it for, too.
-CHECKED = "api sites tasks testkit test_migrations.py"
-RENDERED = f"{CHECKED} admin commands durable http"
+CHECKED = "alerts api auth sites tasks testkit test_migrations.py"
+RENDERED = f"{CHECKED} admin commands dashboard durable http"
 FRAMEWORK = f"{RENDERED} realtime worker"
 #: Those whose statements one database can take otherwise than another.
 SQL = "events operations outbox processes queues scheduler statistics webhooks"
