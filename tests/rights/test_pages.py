@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html.parser
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -207,3 +208,42 @@ def test_each_page_takes_its_permission(world: World) -> None:
         if right.startswith("view_"):
             only = login(f"only {page}", right)
             assert sent(only, "GET", to, before)[0] in (200, 302, 404), page
+
+
+class Fields(html.parser.HTMLParser):
+    """The fields of a page without a name that a screen reader could say."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._inside = 0
+        self._fields: list[tuple[dict[str, str | None], str]] = []
+        self._labelled: set[str | None] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "label":
+            self._inside += 1
+            self._labelled.add(given.get("for"))
+        silent = tag == "input" and given.get("type") in ("hidden", "submit", "button", "reset")
+        if tag in ("input", "select", "textarea") and not silent:
+            named = self._inside or given.keys() & {"aria-label", "aria-labelledby", "title"}
+            if not named:
+                self._fields.append((given, self.get_starttag_text() or ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "label":
+            self._inside -= 1
+
+    @property
+    def unnamed(self) -> list[str]:
+        return [text for given, text in self._fields if given.get("id") not in self._labelled - {None}]
+
+
+def test_each_field_of_each_page_has_a_name(world: World) -> None:
+    """The least of what axe asks for, which looks at all pages in a browser (`dashboard/test_accessible`)."""
+    boss = login("boss", *all_rights(), "ojs_admin")
+    for name, to in addresses(world):
+        response = boss.get(to)
+        if response.status_code == 200 and response["Content-Type"].startswith("text/html"):
+            assert Fields(response.content.decode()).unnamed == [], name
