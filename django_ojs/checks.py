@@ -266,7 +266,7 @@ def check_logger_names(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.security, deploy=True)
 def check_webhook_transport(**kwargs: Any) -> _CheckResult:
-    """W008: outside a site's own network everybody on the way can read what plain http carries."""
+    """W008: outside a site's own network every host on the way can read what plain http carries."""
     if not ojs_settings.WEBHOOK_ALLOW_HTTP:
         return []
     hint = "Leave it out; put receivers of your own network behind TLS, too, or silence django_ojs.W008."

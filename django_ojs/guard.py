@@ -96,7 +96,7 @@ def tolerated(what: str, make: Callable[[], contextlib.AbstractContextManager[T]
 def release_logging_locks() -> None:
     """Release what this thread holds of the locks of `logging`, outside of every call of it.
 
-    An exception that another thread raises here may strike right after a log handler's lock was taken. Nobody would
+    An exception that another thread raises here may strike right after a log handler's lock was taken. No code would
     release that any more, and every thread of the process that logs would wait for it without end.
     """
     handlers = [ref() for ref in list(logging._handlerList)]  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Answer the words of other queues (Celery, RQ, huey, dramatiq, Procrastinate, ...) with ours.
 
-Each table has what someone types who has moved a site, and what to write instead. `docs/coming-from/words.md` shows the
+Each table has what a developer types after a move, and what to write instead. `docs/coming-from/words.md` shows the
 same words side by side; a test compares the two.
 """
 

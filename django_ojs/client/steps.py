@@ -86,7 +86,7 @@ class EventTimeout(TimeoutError):
 
 
 class ApprovalTimeout(TimeoutError):
-    """Nobody has decided within the `timeout` of `context.wait_for_approval`, which has no default. Later runs of the
+    """No user has decided within the `timeout` of `context.wait_for_approval`, which has no default. Later runs of the
     job get it again."""
 
     __module__ = "django_ojs"
@@ -348,7 +348,7 @@ class StepLog:
         return step
 
     def time_out_approval(self, step: Step) -> Step:
-        """Record that nobody has decided in time, unless somebody has; the step as it is recorded."""
+        """Record that no user has decided in time, unless one has; the step as it is recorded."""
         self.store.time_out_approval(step)
         found = self.reload(step.name)
         if found is None or not found.has_ended:
@@ -728,7 +728,7 @@ class StepMethods:
     ) -> ApprovalDecision:  # fmt: skip
         """Ask people, and go on with what they decide.
 
-        The job gives its slot back until somebody has decided; until then it is `retryable`, and it can be cancelled,
+        The job gives its slot back until a user has decided; until then it is `retryable`, and it can be cancelled,
         which closes the approval. They are asked once, however often the handler runs.
 
         Args:
@@ -736,7 +736,7 @@ class StepMethods:
             title: what is asked, in a line; without it the name.
             details: any JSON value that helps them to decide.
             assignees: who may decide: users, groups, and texts such as `user:anna`, `group:finance` and
-                `perm:shop.refund`. Without any, everybody with the permission `django_ojs.decide_approval`.
+                `perm:shop.refund`. Without any, every user with the permission `django_ojs.decide_approval`.
             form: what they fill in: a class of Django forms, or a JSON schema as a dict.
             timeout: how long to wait; None: without end.
             default: what counts after that time: true or false. None: it is an error.

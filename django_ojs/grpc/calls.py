@@ -182,7 +182,7 @@ class UnaryCall:
             return
         close_old_connections()
         shown = envelope.with_policy.set(True)
-        # A Fetch that fails behind its claim would keep the jobs from everybody, so it runs to its end.
+        # A Fetch that fails behind its claim would keep the jobs from every worker, so it runs to its end.
         limit = _Deadline(None if self.operation.rpc == "Fetch" else self.deadline)
         try:
             with limit.kept():

@@ -1,6 +1,6 @@
 """Reads the conformance level that this release has been recorded at (conformance spec 4, 7.3).
 
-`manage.py ojs_conformance --record` writes `claim.json` in a checkout, after runs that have passed; nobody edits it.
+`manage.py ojs_conformance --record` writes `claim.json` in a checkout, after runs that have passed; no hand edits it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Asks people for a durable job, takes their decision, and lets the job go on.
 
-An approval is a row beside a step of the job. The step waits for an event that nobody can emit (`EVENT`), so the job
+An approval is a row beside a step of the job. The step waits for an event that no caller can emit (`EVENT`), so the job
 gives its slot back and is woken as by `durableevents`.
 
 **Everything that happens to an approval happens under the lock of its job's row**: asking, deciding, delegating, the
 timeout, the end of the job. So of two who decide the second finds what the first has decided, a decision comes before a
-cancellation or after it, and nobody decides what nobody waits for. An approval and the step that waits for it are
+cancellation or after it, and no user decides what no job waits for. An approval and the step that waits for it are
 stored by one transaction: whoever sees the approval can end the step, and no decision is lost between the two.
 
 An approval is closed with its job, and by the scheduler where a statement of the hot path ended it. If the job runs
@@ -113,18 +113,18 @@ def names(approval: Approval) -> list[str]:
 def asks(user: Any, using: str | None = None) -> Q:
     """The approvals that this user may decide as one of those who are asked.
 
-    One that names nobody asks everybody with the permission `decide_approval`.
+    One that names no user asks every user with the permission `decide_approval`.
     """
     if not getattr(user, "is_active", False):
         return Q(pk__in=[])
     groups = [str(pk) for pk in user.groups.values_list("pk", flat=True)] if hasattr(user, "groups") else []
     held = sorted(user.get_all_permissions()) if hasattr(user, "get_all_permissions") else []
-    everyone = ApprovalAssignee.objects.using(database(using)).filter(approval=OuterRef("pk"))
+    named = ApprovalAssignee.objects.using(database(using)).filter(approval=OuterRef("pk"))
     own = (
         Q(kind=Kind.USER, key=str(user.pk)) | Q(kind=Kind.GROUP, key__in=groups) | Q(kind=Kind.PERMISSION, key__in=held)
     )
-    condition = Q(Exists(everyone.filter(own)))
-    return condition | ~Q(Exists(everyone)) if user.has_perm("django_ojs.decide_approval") else condition
+    condition = Q(Exists(named.filter(own)))
+    return condition | ~Q(Exists(named)) if user.has_perm("django_ojs.decide_approval") else condition
 
 
 def open_for(user: Any, *, using: str | None = None) -> QuerySet[Approval]:
@@ -239,7 +239,7 @@ def _new(pk: uuid.UUID, row: JobRow, step: Step, request: ApprovalRequest) -> Ap
 
 @retried
 def time_out(approval_id: uuid.UUID, *, using: str) -> bool:
-    """End the wait for a decision that has not come in time; return whether nobody was quicker."""
+    """End the wait for a decision that has not come in time; return whether no user was quicker."""
     with atomic(using=using):
         found = _locked(approval_id, using)
         if found is None:

@@ -1,6 +1,6 @@
 """Decides about unique jobs, and about jobs of bounded queues, and stores those that may be stored.
 
-A push decides under locks, which it holds until its commit: keys, then queues, then jobs. So nobody else pushes a key,
+A push decides under locks, which it holds until its commit: keys, then queues, then jobs. So no other pushes a key,
 or takes the last place of a queue, between the look and the insert. Nothing is written before all is decided.
 """
 

@@ -151,7 +151,7 @@ def time_out(holder: Holder, step: Step, *, using: str) -> bool | None:
 
 
 def _in_turn(step: Step, act: Callable[[], bool], using: str) -> bool | None:
-    """`act` in a transaction in which nobody else emits the event of this step; None where that takes too long."""
+    """`act` in a transaction in which no other caller emits the event of this step; None where that takes too long."""
     inside = connections[using].in_atomic_block  # in a test; a limit would last as long as its transaction
     try:
         with contextlib.nullcontext() if inside else lockwaits.LockTimeout(lockwaits.SHARED, using):  # noqa: SIM117
@@ -202,7 +202,7 @@ def _check_size(payload: str) -> None:
 
 
 def _take_turns(name: str, key: str, using: str) -> None:
-    """Wait for everybody who emits this event or begins to wait for it, and make the others wait until the commit."""
+    """Wait for all who emit this event or begin to wait for it, and make later ones wait until the commit."""
     store = store_of(using)
     store.begin_writing()
     digest = hashlib.sha256(f"event\0{name}\0{key}".encode()).hexdigest()

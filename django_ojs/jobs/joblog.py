@@ -97,7 +97,7 @@ def size_of(message: str, fields: str | None, exception: str) -> int:
 
 
 def store(lines: Sequence[LogLine], using: str) -> None:
-    """Insert these lines. One that is there already stays as it is: a batch whose commit nobody heard of may come
+    """Insert these lines. One that is there already stays as it is: a batch whose commit was not heard of may come
     again."""
     for batch in _batches(lines):
         rows = (_row(line) for line in batch)

@@ -118,7 +118,7 @@ def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
 
 def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:
     """Delete these steps of locked jobs, and what they wait for. A wait for people is asked anew, with all others of
-    the job that nobody has decided."""
+    the job that no user has decided."""
     if keys := list(_of_children(found).values_list("event_key", flat=True)):
         _leave(keys, using)
     count: int = found._raw_delete(using)
@@ -139,7 +139,7 @@ def _of_children(found: Any) -> Any:
 
 
 def _leave(keys: Collection[str], using: str) -> None:
-    """Nobody waits for the end of these workflows any more, and `workflows.children` cancels them."""
+    """No job waits for the end of these workflows any more, and `workflows.children` cancels them."""
     Workflow.objects.using(using).filter(pk__in=list(keys)).update(awaited=None)
 
 

@@ -46,7 +46,7 @@ FREE = UniqueDecision()
 
 
 def lock_keys(specs: Iterable[JobSpec], using: str) -> None:
-    """Wait for everybody who pushes one of these keys, and make the others wait."""
+    """Wait for all pushes of one of these keys, and make later ones wait."""
     stripes = sorted({UniqueLock.of(spec.unique_key) for spec in specs if spec.unique_key})
     if stripes:
         store_of(using).lock_stripes(stripes)

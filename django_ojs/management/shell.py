@@ -62,7 +62,7 @@ Refusal = tuple[uuid.UUID, OJSError]
 
 
 class SteadyCommand(BaseCommand):
-    """A command that goes on with what it does where nobody can read what it says (`output`)."""
+    """A command that goes on with what it does where its output cannot be read (`output`)."""
 
     #: Whether this is a process of its own; False in call_command().
     from_command_line = False

@@ -14,7 +14,7 @@ class Approval(OJSModel):
     """A question of a durable job that a person decides.
 
     It belongs to the step of the job that waits for it, and stays when the job is deleted. `next_at` is when the
-    scheduler has something to do with it: to escalate it, or to say that nobody has decided in time.
+    scheduler has something to do with it: to escalate it, or to say that no user has decided in time.
     """
 
     id = models.UUIDField(primary_key=True)

@@ -273,7 +273,7 @@ def _at(index: int | None, **facts: Any) -> dict[str, Any]:
 def _create(names: list[str], template: QueueDefaults, now: dt.datetime, using: str) -> None:
     """Add rows for new queues, committed on their own.
 
-    Inside the caller's transaction they would make everybody else who uses the same new queue wait for
+    Inside the caller's transaction they would make every other caller that uses the same new queue wait for
     its end; so there they are added right after it, and if that fails, by the scheduler (`restore`).
     """
 

@@ -142,7 +142,7 @@ class LogReader:
     def stop(self) -> list[Future[None]]:
         """Let the threads close their connections and end; a read under way gives up if it waits for the database.
 
-        They do so also where nobody waits for what this returns: the loop may end before.
+        They do so also where no reader waits for what this returns: the loop may end before.
         """
         self._stopping.set()
         pools = (self._tail, self._replays)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-#: The event for which a step waits that asks people; its key is the id of the approval. Nobody can emit it.
+#: The event for which a step waits that asks users; its key is the id of the approval. No caller can emit it.
 EVENT = "$approval"
 MAX_TITLE = 200
 MAX_COMMENT = 2000
@@ -20,7 +20,7 @@ class ApprovalState(StrEnum):
     OPEN = "open"
     APPROVED = "approved"
     REJECTED = "rejected"
-    TIMED_OUT = "timed_out"  #: nobody decided in time
+    TIMED_OUT = "timed_out"  #: no user decided in time
     CLOSED = "closed"  #: the job has ended, or does not ask any more
 
 
@@ -29,12 +29,12 @@ class ApprovalDecision:
     """What became of an approval that a durable handler waited for.
 
     Attributes:
-        approved: whether somebody said yes.
-        by: who decided: `user:NAME` or `key:NAME`; '' where nobody did in time, and the default counts.
+        approved: whether a user said yes.
+        by: who decided: `user:NAME` or `key:NAME`; '' where no user did in time, and the default counts.
         at: when.
         comment: what they wrote beside it.
         data: what they entered into the form, as JSON; None without a form.
-        is_default: whether nobody decided in time, and this is the default.
+        is_default: whether no user decided in time, and this is the default.
     """
 
     approved: bool
@@ -66,7 +66,7 @@ class ApprovalRequest:
         assignees, escalate_to: users, groups, or texts such as `user:anna`, `group:finance` and `perm:shop.refund`.
         form: the place of a Django form, `module:name`; '' for none.
         schema: a JSON schema of the data, as JSON text; '' for none.
-        default: what counts where nobody decides in time; None: the wait fails.
+        default: what counts where no user decides in time; None: the wait fails.
         escalate_after: milliseconds.
     """
 

@@ -7,7 +7,7 @@ from django_ojs.messages import phrase
 
 #: Characters that a name or a key may have.
 MAX_LENGTH = 200
-#: Events whose names begin so are the server's: nobody emits them, and no handler waits for them by name.
+#: Events whose names begin so are the server's: no caller emits them, and no handler waits for them by name.
 RESERVED = "$"
 #: What a job waits for that runs other jobs; its key is the id of their workflow.
 CHILDREN_ENDED = "$workflow.ended"

@@ -384,7 +384,7 @@ class ReplayDeadLetters:
 
 
 class TendApprovals:
-    """Ends the approvals that nobody has decided in time, and asks more people where that is due.
+    """Ends the approvals that no user has decided in time, and asks more users where that is due.
 
     The look is one read of an index. Now and then it closes those whose jobs have ended by a statement that does not
     look for approvals.
@@ -420,7 +420,7 @@ class Unserved:
     """Warns, once for each, about job types and queues that have jobs and no worker.
 
     A worker that finishes its last jobs has its word to say: it is there until it ends, and in a deploy another one
-    follows. What nobody serves after its end is told then.
+    follows. What no process serves after its end is told then.
     """
 
     name = "unserved"

@@ -338,7 +338,7 @@ class Store:
         """Let no transaction on another node of a cluster hold these rows as well, which the caller has just locked.
 
         For a lock behind which the caller decides by other rows than the locked ones, and may leave these as they are.
-        It has to come before the caller reads what it decides by. `moment` is a column whose microseconds nobody needs.
+        It has to come before the caller reads what it decides by. `moment` is a column with microseconds to spare.
         """
 
     def begin_writing(self) -> None:

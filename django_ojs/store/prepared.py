@@ -46,7 +46,7 @@ def execute(
     """Run one statement and return its rows. The wrappers and the log of Django's connection see it as any other.
 
     Each distinct text is prepared for itself, so there should be few. The parameters travel beside the text, so one
-    whose type the server cannot infer needs a cast. `urgent`: someone waits, so plans may be older than otherwise.
+    whose type the server cannot infer needs a cast. `urgent`: a caller waits, so plans may be older than otherwise.
     """
     connection: Any = connections[using]
     connection.close_if_health_check_failed()

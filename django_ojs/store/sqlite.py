@@ -206,7 +206,7 @@ class SQLiteStore(Store):
             cursor.executemany(_EVENT_STATEMENT, [_all_to_db(record) for record in records])
 
     def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[list[JobRow]]:
-        """Nobody else writes meanwhile, and a statement costs no round trip, so each worker claims by itself."""
+        """No other one writes meanwhile, and a statement costs no round trip, so each worker claims by itself."""
         given: list[list[JobRow]] = []
         for claimant in claim.claimants:
             rows: list[JobRow] = []

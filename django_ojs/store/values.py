@@ -54,7 +54,7 @@ class Claim:
     except_ids: Sequence[uuid.UUID] = ()  #: jobs that are not to be claimed
     unsuspected: bool = False  #: leave jobs that are to be run alone
     roomy: bool = False  #: without ids: the limits of the queues have been looked at, and leave room for all
-    #: Nobody has asked for the `QueueStatus`: take nothing where it would show more than jobs that wait. For stores
+    #: The caller asks for no `QueueStatus`: take nothing where it would show more than jobs that wait. For stores
     #: that can do that (`claims_optimistically`).
     optimistic: bool = False
     urgent: bool = False  #: a job is known to wait: what serves only later claims can be done by a later one

@@ -21,7 +21,7 @@ def approve(
         name: the name of the approval, where the job has several that are open.
         approved: False rejects it.
         data: what was entered into its form.
-        by: the user who decides, which must be one of those who are asked. None: somebody who may decide everything.
+        by: the user who decides, which must be one of those who are asked. None: a user who may decide everything.
 
     Raises AssertionError unless there is one such approval, and what `django_ojs.approve` raises.
     """

@@ -180,7 +180,7 @@ def signing_keys(subscription: WebhookSubscription, now: dt.datetime) -> list[st
 
 
 def disable(subscription: WebhookSubscription, reason: str, now: dt.datetime, using: str) -> None:
-    """Switch off, for a reason that everybody sees; the caller holds the row's lock and saves it."""
+    """Switch off, for a reason that every caller sees; the caller holds the row's lock and saves it."""
     subscription.active, subscription.disabled_reason = False, reason
     _touch(subscription, now)
     _record("disabled", subscription, now, using, reason=reason)

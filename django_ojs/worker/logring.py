@@ -22,7 +22,7 @@ class LogRing:
 
     def __init__(self, size: int = SIZE) -> None:
         self._size = size
-        self._memory = mmap.mmap(-1, _HEAD.size + size)  # pages that nobody writes take no memory
+        self._memory = mmap.mmap(-1, _HEAD.size + size)  # pages that are never written take no memory
         self._written = self._freed = 0
 
     def put(self, entry: tuple[Any, ...]) -> bool:

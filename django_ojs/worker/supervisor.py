@@ -373,7 +373,7 @@ class Supervisor:
 
     def _bury_orphans(self) -> None:
         """Take note of the end of processes that ours have left behind: as the first process of a container this one
-        gets them, and nobody else would."""
+        gets them, and no other process would."""
         ours = {place.pid for place in self._places} | {place.hand_back_pid for place in self._places}
         with contextlib.suppress(ChildProcessError):  # there is none at all
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -478,7 +478,7 @@ def _number(name: str) -> int:
 
 def _ended(pid: int | None) -> tuple[int | None, float | None] | None:
     """The status of a process that has ended, and the most memory that it had (MiB, resident); None while it runs. Both
-    are None where somebody else has waited for it."""
+    are None where another part has waited for it."""
     if pid is None:
         return None
     try:
@@ -489,7 +489,7 @@ def _ended(pid: int | None) -> tuple[int | None, float | None] | None:
 
 
 def death_of(status: int | None, memory_mb: float | None = None, running: Iterable[RunId] = ()) -> Death:
-    """How a process died that ended with this `waitpid` status; None: nobody knows."""
+    """How a process died that ended with this `waitpid` status; None: it is not known."""
     if status is None:
         return Death("", None, memory_mb, frozenset(running))
     if os.WIFSIGNALED(status):

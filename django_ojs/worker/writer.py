@@ -81,7 +81,7 @@ class FairLock:
     """A lock that goes to the thread that waits for it, even if the one that has it wants it again at once.
 
     A plain lock would go to that one. The claimer, which may claim twice in a row, would keep the writer waiting, and
-    thousands of jobs would have ended whose outcomes nobody knows.
+    thousands of jobs would have ended whose outcomes are not known.
     """
 
     def __init__(self) -> None:

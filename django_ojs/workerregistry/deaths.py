@@ -32,7 +32,7 @@ MOST = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker's process ended, which nobody had told to.
+    """How a worker's process ended, which had not been told to.
 
     Attributes:
         signal: the name of the signal that ended it; '' for none, or where that is not known.

@@ -138,7 +138,7 @@ def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worke
 
 
 class Asking(NamedTuple):
-    """A FETCH that names a worker ('' for none). `who` None: nobody asks whose the worker is."""
+    """A FETCH that names a worker ('' for none). `who` None: it is not asked whose the worker is."""
 
     worker_id: str
     who: Principal | None = None
@@ -204,7 +204,7 @@ def record_fetch(worker_id: str, names: Sequence[str], who: Principal, *, using:
 
 
 def _claimed(worker_id: str, who: Principal, now: dt.datetime, using: str) -> str:
-    """The owner of a worker that was another's or nobody's; it is stored where that is `who` now."""
+    """The owner of a worker that was another's, or had none; it is stored where that is `who` now."""
     with atomic(using=using):
         worker = locked(worker_id, "", using)
         if worker is None:  # noted by an earlier call of this batch, or forgotten meanwhile

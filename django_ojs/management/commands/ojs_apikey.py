@@ -63,7 +63,7 @@ class Command(ShellCommand):
         limits = {"queues": options["queues"], "job_types": options["types"], "expires_at": options["expires"]}
         try:
             act = entry("apikey.create", options["name"], {"scopes": scopes})
-            # In one transaction: a key that was not shown is of no use to anybody.
+            # In one transaction: a key that was not shown is of no use.
             with atomic(using=router.db_for_write(APIKey)), atomic(using=database(None)):
                 key, text = audit.perform(lambda: keys.create(options["name"], scopes, **limits), act)
                 self._show(key, text, as_json=options["json"])
