@@ -171,7 +171,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             },
         ),
         _row(
-            "`context.attempt`, `context.is_last_attempt`", celery="`request.retries`", rq="`retries_left`",
+            "`context.attempt`, `context.is_last_attempt`", celery="`request.retries`, `MaxRetriesExceededError`",
+            rq="`retries_left`",
             huey="`task.retries`", dramatiq="`retries`", procrastinate="`attempts`", tasks="`attempt`",
             errors={"context": {".attempt, or .is_last_attempt": "retries", ".attempt": "attempts"}},
         ),
@@ -181,7 +182,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
                     "module": {"raise Retry(after=...)": "RetryTask"}},
         ),
         _row(
-            "`raise Fail(…)`, `raise Discard(…)`", celery="`Reject`, `Ignore`", huey="`CancelExecution`",
+            "`raise Fail(…)`, `raise Discard(…)`", celery="`Reject`, `Ignore`, `throws=`", huey="`CancelExecution`",
             procrastinate="`JobAborted`, `abort`", background="`InvalidTaskError`",
             errors={
                 "context": {"raise Discard(...)": "abort"},
