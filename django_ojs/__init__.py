@@ -6,6 +6,7 @@ import this package before its apps are ready.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +122,19 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module 'django_ojs' has no attribute {name!r}")
+        raise _unknown(name)
     value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
+
+
+def _unknown(name: str) -> Exception:
+    """What to raise for a name that is not here. One of another queue is answered with ours, also where it is imported:
+    `from django_ojs import chord` asks with `hasattr` first, which makes a plain no of an AttributeError."""
+    if said := import_module("django_ojs.client.otherwords").of_module(name):
+        importing = sys._getframe(2).f_code.co_name == "_handle_fromlist"
+        return ImportError(said, name=__name__) if importing else AttributeError(said, name=name)
+    return AttributeError(f"module 'django_ojs' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

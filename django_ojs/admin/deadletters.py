@@ -62,7 +62,24 @@ AT_ONCE, COUNTED = 1000, 100_000
 #: The parameters of the page that are members of the filter by the same name.
 _TEXTS = ("type", "queue", "error")
 
-_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}\b|\d+")
+#: What differs from job to job in messages: URLs, addresses of mail and of machines, ids, hexadecimal and other
+#: numbers, and quoted texts, but for names as code has them (`KeyError: 'price'`), which tell errors apart.
+_VARIABLE = re.compile(
+    r"""
+      (?<![\w+.-]) [A-Za-z][\w+.-]{0,19} :// [^\s'"<>)\]]* [^\s'"<>)\].,:;!?]
+    | (?<![\w.+%-]) [\w.+%-]{1,64} @ [\w-]+ (?:\.[\w-]+)*
+    | (?<!\w) (?: '(?![A-Za-z_][\w.]*')[^'\n]{1,200}' | "(?![A-Za-z_][\w.]*")[^"\n]{1,200}" ) (?!\w)
+    | [“«„] [^”»“\n]{1,200} [”»“]
+    | \b [0-9a-fA-F]{8} (?: -? [0-9a-fA-F]{4} ){3} -? [0-9a-fA-F]{12} \b
+    | \b [0-9a-fA-F]{1,4} (?: ::? [0-9a-fA-F]{1,4} ){2,7} \b
+    | 0x [0-9a-fA-F]+
+    | (?<![A-Za-z0-9]) (?= [A-Za-z]{0,40} \d ) (?: [0-9a-fA-F]{6,} | [A-Za-z0-9]{12,} ) (?![A-Za-z0-9])
+    | \d+
+    """,
+    re.VERBOSE,
+)
+#: Characters of a message that are looked at.
+_LOOKED_AT = 2000
 
 
 class DeadLetters(LivePages):
@@ -306,8 +323,7 @@ def compute(wanted: JobFilter, using: str) -> list[DeadLetterGroup]:
     rows: Iterable[Any] = read.values_list("pk", "type", "finished_at", "history")[:SAMPLE]
     for pk, job_type, ended, history in rows:
         error = redaction.error(job_type, history[-1]) if history else {}
-        kind, message = display.brief(error)
-        key = job_type, kind, shape(message)
+        key = job_type, *display.brief({**error, "message": shape(str(error.get("message") or ""))})
         if key not in found:
             found[key] = DeadLetterGroup(*key, 0, ended, ended, pk, str(error.get("type") or ""))
         group = found[key]
@@ -336,7 +352,7 @@ def _add_trends(
 
 
 def key_of(type: str, error: str, message: str) -> str:
-    """The key of an `ErrorNote`. The message has no numbers and ids any more."""
+    """The key of an `ErrorNote`. The message is a `shape`."""
     return hashlib.sha256(f"{type}\0{error}\0{message}".encode("utf-8", "replace")).hexdigest()
 
 
@@ -367,8 +383,8 @@ actions = Shared(bulk.running_actions, live.FRESH)
 
 
 def shape(message: str) -> str:
-    """A message without what differs from job to job: numbers, addresses, ids."""
-    return _VARIABLE.sub("#", message)
+    """A message without what differs from job to job."""
+    return _VARIABLE.sub("#", message[:_LOOKED_AT])
 
 
 # Replay rules

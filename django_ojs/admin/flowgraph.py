@@ -47,13 +47,15 @@ _STATES = (_("scheduled"), _("available"), _("pending"), _("active"), _("retryab
 
 
 class _Box(NamedTuple):
-    """What a box says: `word` is the state, `notes` how long it ran and which attempt it is, `error` what failed."""
+    """What a box says: `word` is the state, `took` how long it ran, `attempt` which one it is if it is not the first,
+    `error` what failed."""
 
     name: str
     type: str
     colour: str
     word: str
-    notes: list[str]
+    took: str
+    attempt: str
     error: tuple[str, str] | None
     job: uuid.UUID | None
 
@@ -131,17 +133,17 @@ def _nodes(flow: Workflow, steps: Sequence[WorkflowStep], shown: Collection[int]
 def _node(flow: Workflow, step: WorkflowStep, job: Job | None) -> _Box:
     letter = flow.progress[step.position]
     colour, word = _LOOKS[letter]
-    notes, error = [], None
+    took, attempt, error = "", "", None
     if job is not None:
         if letter == rules.RUNNING:
             colour = word = job.state
         if (ran := ran_ms(job, clock.now())) is not None:
-            notes.append(duration(ran))
+            took = duration(ran)
         if job.attempt > 1:
-            notes.append(gettext("attempt %(number)d") % {"number": job.attempt})
+            attempt = gettext("attempt %(number)d") % {"number": job.attempt}
         error = last_failure(job)
     job_id = None if letter in rules.UNMADE else step.job_id
-    return _Box(step.step_id, step.type, colour, gettext(word), notes, error, job_id)
+    return _Box(step.step_id, step.type, colour, gettext(word), took, attempt, error, job_id)
 
 
 def _line(start: Box, end: Box) -> SafeString:
@@ -169,8 +171,9 @@ def _box(
         drawn = _group(box, "ojs-frame", "mixed", text, [(8, 17, "ojs-node-name", text)])
         return format_html('<a href="{}#ojs-graph">{}</a>', view.toggled(box.scope), drawn)
     node = nodes[box.positions[0]]
-    words = [node.word, *node.notes]
-    tip = "\n".join([printable(node.name), printable(node.type), ", ".join(words), " ".join(node.error or ())]).strip()
+    words = [node.word, *filter(None, [node.took])]
+    said = ", ".join(filter(None, [*words, node.attempt]))
+    tip = "\n".join([printable(node.name), printable(node.type), said, " ".join(node.error or ())]).strip()
     if box.kind != "job":
         text = f"{box.kind} · {printable(node.name)} · {node.word}"
         return _group(box, "ojs-frame", node.colour, tip, [(8, 17, "ojs-node-name", _fit(text, box.width))])
@@ -178,7 +181,7 @@ def _box(
     texts = [
         (8, 17, "ojs-node-name", _fit(node.name, box.width)),
         (8, 32, "ojs-node-state", _fit(" · ".join(words), box.width)),
-        (8, 47, "ojs-node-detail", _fit(detail, box.width)),
+        (8, 47, "ojs-node-detail", _fit(" · ".join(filter(None, [node.attempt, detail])), box.width)),
     ]
     kind = "ojs-node ojs-found" if box.positions[0] in found else "ojs-node"
     drawn = _group(box, kind, node.colour, tip, texts)

@@ -18,19 +18,28 @@ from django.utils.translation import gettext
 
 from django_ojs import clock
 from django_ojs.admin.display import ago, colour_label, duration, ellipsized, printable
+from django_ojs.admin.history import AttemptLine, Axis, colour_of, line_of
+from django_ojs.jobs import attempts as kept
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import TERMINAL, State
 
 #: Rows of the chart, and jobs that are named as what the workflow waits for.
 ROWS, AWAITED = 40, 10
+#: Attempts that the chart has at most: the latest.
+ATTEMPTS = 1000
 #: The width of the names and of the time, the height of a row, and labels of the time.
 _NAMES, _TIME, _ROW, _HEAD, _LABELS = 220, 680, 22, 20, 5
+#: The width of the shortest run.
+_THIN = 2.0
 
 
 @dataclasses.dataclass(slots=True)
 class Span:
-    """A job of the workflow that is or was: since when it waited, when it started last, and when it ended."""
+    """A job of the workflow that is or was: since when it waited, when its last attempt started, and when it ended.
+
+    Of a job that was tried again it is not known when it could have started first: it waited since it was there.
+    """
 
     position: int
     name: str
@@ -53,14 +62,20 @@ class Span:
 
 def spans(flow: Workflow) -> list[Span]:
     """Those whose jobs exist, in the order of their positions: one statement, whatever their number."""
-    names = ("type", "state", "queue", "attempt", "created_at", "enqueued_at", "started_at", "finished_at")
+    names = (
+        "type", "state", "queue", "attempt", "round", "activated_at", "created_at", "enqueued_at", "started_at",
+        "finished_at",
+    )  # fmt: skip
     steps = WorkflowStep.objects.filter(workflow_id=flow.pk, job__state__isnull=False).order_by("position")
     rows: Iterable[Any] = steps.values_list("position", "step_id", "job_id", *(f"job__{name}" for name in names))
-    return [
-        Span(position, step_id, job_type, job_id, state, queue, attempt, enqueued or created, started, ended)
-        for position, step_id, job_id, job_type, state, queue, attempt, created, enqueued, started, ended in rows
-        if state != State.PENDING
-    ]
+    found = []
+    for position, step, job, job_type, state, queue, attempt, again, *times in rows:
+        activated, created, enqueued, started, ended = times
+        if state != State.PENDING:
+            first = not attempt or (attempt == 1 and not again and started and enqueued and enqueued <= started)
+            waited = (first and enqueued) or activated or created
+            found.append(Span(position, step, job_type, job, state, queue, attempt, waited, started, ended))
+    return found
 
 
 def awaited(found: Sequence[Span], link: Callable[[uuid.UUID], str]) -> list[dict[str, Any]]:
@@ -124,19 +139,20 @@ def draw(flow: Workflow, found: Sequence[Span], link: Callable[[uuid.UUID], str]
         return ""
     path = critical(flow.shape, found, now)
     chosen = _chosen(found, path, now)
+    ended = kept.ended_of([one.job for one in chosen], limit=ATTEMPTS)
     begin = min(one.waited for one in chosen)
-    length = max((one.until(now) for one in chosen), default=now) - begin or dt.timedelta(milliseconds=1)
-
-    def x(instant: dt.datetime) -> float:
-        return _NAMES + _TIME * max(0.0, min((instant - begin) / length, 1.0))
-
+    length = max(one.until(now) for one in chosen) - begin or dt.timedelta(milliseconds=1)
+    axis = Axis(begin, begin + length, _NAMES, _TIME, _THIN)
     height = _HEAD + _ROW * len(chosen)
     marks = [(begin + length * part / _LABELS) for part in range(_LABELS + 1)]
     grid = format_html_join(
         "", '<path class="ojs-gantt-grid" d="M{0} {1}V{2}"/><text class="ojs-gantt-at" x="{0}" y="12">{3}</text>',
-        ((f"{x(at):.1f}", _HEAD, height, duration(round((at - begin) / dt.timedelta(milliseconds=1)))) for at in marks),
+        ((axis.place(at), _HEAD, height, duration(round((at - begin) / dt.timedelta(milliseconds=1)))) for at in marks),
     )  # fmt: skip
-    rows = [(_row(one, number, x, now, one.position in path, link),) for number, one in enumerate(chosen)]
+    rows = [
+        (_row(one, _lines(one, ended.get(one.job, ())), number, axis, now, one.position in path, link),)
+        for number, one in enumerate(chosen)
+    ]
     title = gettext("When the jobs of %(name)s waited and ran") % {"name": printable(flow.name or flow.public_id)}
     return format_html(
         '<svg class="ojs-flow ojs-gantt" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="group" '
@@ -153,42 +169,57 @@ def _chosen(found: Sequence[Span], path: set[int], now: dt.datetime) -> list[Spa
     return sorted(sorted(found, key=rank)[:ROWS], key=lambda one: (one.waited, one.position))
 
 
+def _lines(one: Span, ended: Iterable[kept.Attempt]) -> list[AttemptLine]:
+    """The attempts of a job, oldest first. The job's own row has the one that runs or completed it, and the last one
+    where none are kept."""
+    found = [line_of(attempt) for attempt in ended]
+    known = {line.started for line in found}
+    if one.started and one.started not in known and (one.is_over or one.state == State.ACTIVE):
+        outcome = one.state if one.is_over else ""
+        found.append(AttemptLine(one.attempt, one.started, "", ended=one.ended, outcome=outcome))
+    return found
+
+
 def _row(
-    one: Span, number: int, x: Callable[[dt.datetime], float], now: dt.datetime, critical: bool,
+    one: Span, lines: Sequence[AttemptLine], number: int, axis: Axis, now: dt.datetime, critical: bool,
     link: Callable[[uuid.UUID], str],
 ) -> SafeString:  # fmt: skip
-    """The name, a thin bar while it waited and a thick one while it ran its last attempt."""
+    """The name, a thin bar from when the job was there until it ended, and a thick one upon it for each attempt."""
     top = _HEAD + _ROW * number
-    ran = one.started is not None and (one.is_over or one.state == State.ACTIVE)
-    start = one.started if ran and one.started else one.until(now)
-    waited, took = start - one.waited, one.until(now) - start
+    ran = sum((line.run_ms(now) for line in lines), 0)
+    waited = max(round((one.until(now) - one.waited) / dt.timedelta(milliseconds=1)) - ran, 0)
     facts = [
         printable(one.name), one.type, one.state,
-        gettext("waited %(time)s") % {"time": _spelled(waited)},
-        *([gettext("ran %(time)s") % {"time": _spelled(took)}] if ran else []),
+        gettext("waited %(time)s") % {"time": duration(waited)},
+        *([gettext("ran %(time)s") % {"time": duration(ran)}] if lines else []),
         *([gettext("attempt %(number)d") % {"number": one.attempt}] if one.attempt > 1 else []),
         *([gettext("on the critical path")] if critical else []),
     ]  # fmt: skip
     wait = format_html(
         '<rect class="ojs-gantt-wait" x="{}" y="{}" width="{}" height="4"/>',
-        _px(x(one.waited)), top + 9, _px(x(start) - x(one.waited)),
+        axis.place(one.waited), top + 9, round(axis.place(one.until(now)) - axis.place(one.waited), 1),
     )  # fmt: skip
-    bar = format_html(
-        '<rect class="ojs-gantt-run" x="{}" y="{}" width="{}" height="12" rx="2"/>',
-        _px(x(start)), top + 5, _px(max(x(one.until(now)) - x(start), 2.0)),
-    ) if ran else ""  # fmt: skip
+    bars = format_html_join(
+        "", '<rect class="ojs-gantt-run ojs-fill-{}" x="{}" y="{}" width="{}" height="12" rx="2">{}</rect>',
+        (
+            (colour_of(line), at, top + 5, width, _tip(one, line, now) if len(lines) > 1 else "")
+            for line in lines
+            for at, width in [axis.stretch(line.started, line.ended or now)]
+        ),
+    )  # fmt: skip
     drawn = format_html(
         '<g class="ojs-box-{}{}"><title>{}</title><text class="{}" x="4" y="{}">{}</text>{}{}</g>',
         one.state, " ojs-critical" if critical else "", "\n".join(facts), "ojs-node-name" if critical else "",
-        top + 15, ellipsized(one.name, 32), wait, bar,
+        top + 15, ellipsized(one.name, 32), wait, bars,
     )  # fmt: skip
     address = link(one.job)
     return format_html('<a href="{}">{}</a>', address, drawn) if address else drawn
 
 
-def _px(length: float) -> str:
-    return f"{length:.1f}"
-
-
-def _spelled(time: dt.timedelta) -> str:
-    return duration(max(round(time / dt.timedelta(milliseconds=1)), 0))
+def _tip(one: Span, line: AttemptLine, now: dt.datetime) -> SafeString:
+    """What is said of one attempt among others of its job."""
+    attempt = gettext("attempt %(number)d") % {"number": line.number}
+    ran = gettext("ran %(time)s") % {"time": duration(line.run_ms(now))}
+    return format_html(
+        "<title>{}</title>", "\n".join([printable(one.name), attempt, line.outcome or State.ACTIVE, ran])
+    )

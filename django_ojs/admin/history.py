@@ -156,12 +156,13 @@ def _attempts(job_id: uuid.UUID, logged: list[AttemptLine]) -> tuple[list[Attemp
     page = kept.of_job(row, limit=ATTEMPTS)
     by_start = {one.started: one for one in logged}
     meta = jsontext.loads(row["meta"]) if row["meta"] else {}
-    found = [_line_of(one.redacted(row["type"], meta), by_start.pop(one.started_at, None)) for one in page.attempts]
+    found = [line_of(one.redacted(row["type"], meta), by_start.pop(one.started_at, None)) for one in page.attempts]
     lost = [one for one in by_start.values() if not page.has_more]
     return sorted([*found, *lost], key=lambda one: one.started), page.total - len(page.attempts)
 
 
-def _line_of(one: kept.Attempt, logged: AttemptLine | None) -> AttemptLine:
+def line_of(one: kept.Attempt, logged: AttemptLine | None = None) -> AttemptLine:
+    """An attempt as it is drawn; `logged` is what the event log has of it."""
     return AttemptLine(
         one.attempt, one.started_at, one.worker_id, logged.waited_since if logged else None, one.ended_at,
         "" if one.outcome == kept.RUNNING else one.outcome, display.error_line(one.error),
@@ -170,10 +171,13 @@ def _line_of(one: kept.Attempt, logged: AttemptLine | None) -> AttemptLine:
 
 
 class Axis(NamedTuple):
-    """The time that bars of a page share."""
+    """The time that bars of a page share, where it is drawn, and how wide the shortest run is there."""
 
     first: dt.datetime
     last: dt.datetime
+    left: float = 0
+    wide: float = _WIDE
+    thin: float = _THIN
 
     @classmethod
     def of(cls, found: Sequence[AttemptLine], steps: Sequence[Step], now: dt.datetime) -> Axis:
@@ -182,9 +186,15 @@ class Axis(NamedTuple):
         return cls(min(began, default=now), max(ended, default=now))
 
     def place(self, instant: dt.datetime) -> float:
-        """Where an instant stands, from 0 to the width of a bar."""
+        """Where an instant stands."""
         whole = _ms(self.last - self.first)
-        return round(min(_WIDE * _ms(instant - self.first) / whole, _WIDE), 1) if whole else 0.0
+        return round(self.left + (min(self.wide * _ms(instant - self.first) / whole, self.wide) if whole else 0.0), 1)
+
+    def stretch(self, began: dt.datetime, ended: dt.datetime) -> tuple[float, float]:
+        """Where a run begins, and its width: it is seen however short it was."""
+        left = self.place(began)
+        at = min(left, self.left + self.wide - self.thin)
+        return round(at, 1), max(round(self.place(ended) - left, 1), self.thin)
 
 
 def rows(found: list[AttemptLine], axis: Axis, now: dt.datetime) -> list[dict[str, Any]]:
@@ -218,10 +228,14 @@ _COLOURS = {
 _BAD = frozenset({"failed", "timed_out", "lost", "discarded", "retrying"})
 
 
+def colour_of(one: AttemptLine) -> str:
+    """What came of an attempt, as the name of a colour."""
+    return "good" if one.outcome == "completed" else "bad" if one.outcome in _BAD else "run"
+
+
 def bar(one: AttemptLine, axis: Axis, now: dt.datetime) -> SafeString:
     """When an attempt waited, ran, and waited for the next one, on the time axis that all bars of the page share."""
     place = axis.place
-    colour = "good" if one.outcome == "completed" else "bad" if one.outcome in _BAD else "run"
     began, ended = place(one.started), place(one.ended or now)
     waited = place(one.waited_since or one.started)
     due = max(place(one.next_due), ended) if one.next_due else ended
@@ -230,6 +244,7 @@ def bar(one: AttemptLine, axis: Axis, now: dt.datetime) -> SafeString:
         "backoff": display.duration(one.backoff_ms()),
     }  # fmt: skip
     tip = gettext("waited %(wait)s, ran %(run)s, backoff %(backoff)s") % facts
+    left, width = axis.stretch(one.started, one.ended or now)
     return format_html(
         '<svg class="ojs-bar" viewBox="0 0 {0} {1}" preserveAspectRatio="none" role="img" aria-label="{2}">'
         '<title>{2}</title><rect class="ojs-axis" x="0" y="4" width="{0}" height="2"/>'
@@ -237,18 +252,17 @@ def bar(one: AttemptLine, axis: Axis, now: dt.datetime) -> SafeString:
         '<rect class="ojs-fill-backoff" x="{5}" y="3" width="{6}" height="4"/>'
         '<rect class="ojs-fill-{7}" x="{8}" y="0" width="{9}" height="{1}"/></svg>',
         _WIDE, _THICK, tip, waited, round(max(began - waited, 0), 1), ended, round(due - ended, 1),
-        colour, min(began, _WIDE - _THIN), max(round(ended - began, 1), _THIN),
+        colour_of(one), left, width,
     )  # fmt: skip
 
 
 def span(began: dt.datetime, ended: dt.datetime, axis: Axis, colour: str, tip: str) -> SafeString:
     """A bar that is one stretch of time."""
-    left, right = axis.place(began), axis.place(ended)
     return format_html(
         '<svg class="ojs-bar" viewBox="0 0 {0} {1}" preserveAspectRatio="none" role="img" aria-label="{2}">'
         '<title>{2}</title><rect class="ojs-axis" x="0" y="4" width="{0}" height="2"/>'
         '<rect class="ojs-fill-{3}" x="{4}" y="0" width="{5}" height="{1}"/></svg>',
-        _WIDE, _THICK, tip, colour, min(left, _WIDE - _THIN), max(round(right - left, 1), _THIN),
+        _WIDE, _THICK, tip, colour, *axis.stretch(began, ended),
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from django.db.models import Q
@@ -108,6 +109,16 @@ def of_job(
     return AttemptPage(shown, total + (own is not None), len(found) > len(shown))
 
 
+def ended_of(job_ids: Iterable[uuid.UUID], *, limit: int, using: str | None = None) -> dict[uuid.UUID, list[Attempt]]:
+    """By job, the attempts that ended without completing it, oldest first and without their errors: the latest `limit`
+    of them all."""
+    rows = JobAttempt.objects.using(database(using)).filter(job_id__in=job_ids).defer("error")
+    found = defaultdict(list)
+    for row in reversed(rows.order_by("-started_at", "-id")[:limit]):
+        found[row.job_id].append(_stored(row, with_error=False))
+    return found
+
+
 def _own(row: Mapping[str, Any], using: str) -> Attempt | None:
     """The attempt that the job's own row tells of; None where the last one has a row, or there is none."""
     outcome = {State.ACTIVE: RUNNING, State.COMPLETED: COMPLETED}.get(row["state"])
@@ -120,8 +131,8 @@ def _own(row: Mapping[str, Any], using: str) -> Attempt | None:
     )  # fmt: skip
 
 
-def _stored(row: JobAttempt) -> Attempt:
+def _stored(row: JobAttempt, *, with_error: bool = True) -> Attempt:
     return Attempt(
         row.job_id, row.round, row.attempt, row.worker_id, row.release, row.started_at, row.ended_at, row.outcome,
-        row.error,
+        row.error if with_error else None,
     )  # fmt: skip

@@ -10,16 +10,35 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-PARTS = ("settings", "commands", "http", "filters", "spellings", "events", "metrics", "checks", "errors", "python")
+PARTS = (
+    "settings",
+    "commands",
+    "http",
+    "filters",
+    "spellings",
+    "events",
+    "metrics",
+    "checks",
+    "errors",
+    "python",
+    "words",
+)
 PAGES = Path(__file__).resolve().parents[1] / "reference"
+#: Parts whose page is in another folder, seen from `PAGES`.
+_ELSEWHERE = {"words": "../coming-from/words.md"}
 #: How to write the pages anew, from the root of a checkout.
 COMMAND = "python -m docs.ojsdocs"
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
+def file(part: str) -> Path:
+    """The page that has this part."""
+    return PAGES / _ELSEWHERE.get(part, f"{part}.md")
+
+
 def page(part: str) -> str:
     """The whole text of the page that has this part: what people wrote above the mark, and what the code says below."""
-    written = (PAGES / f"{part}.md").read_text(encoding="utf-8")
+    written = file(part).read_text(encoding="utf-8")
     mark = _MARK.search(written)
     if mark is None or mark[1] != part:
         raise ValueError(f"docs/reference/{part}.md has no line <!-- generated: {part} -->")

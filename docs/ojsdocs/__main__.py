@@ -13,4 +13,4 @@ from ojsdocs import site  # noqa: E402
 
 site.start()
 for part in ojsdocs.PARTS:
-    (ojsdocs.PAGES / f"{part}.md").write_text(ojsdocs.page(part), encoding="utf-8")
+    ojsdocs.file(part).write_text(ojsdocs.page(part), encoding="utf-8")

@@ -162,6 +162,7 @@ COMMANDS: dict[str, tuple[list[str], Callable[[], bool]]] = {
     "ojs_events": ([], lambda: True),
     "ojs_jobs": (["cancel", "--all", "--yes"], lambda: not Job.objects.exclude(state="cancelled").exists()),
     "ojs_maintenance": (["on", "--yes"], lambda: AuditEntry.objects.filter(action__contains="maintenance").exists()),
+    "ojs_moving_in": (["documents.json"], lambda: True),
     "ojs_queues": (
         ["pause", "one", "two", "three"],
         lambda: Queue.objects.filter(pk__in=["one", "two", "three"], paused=True).count() == 3,

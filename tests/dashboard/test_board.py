@@ -520,6 +520,35 @@ def test_a_kind_of_error_can_be_noted_and_muted(admin_client: Client) -> None:
     assert entry.detail == {"error": "OSError", "note": "later", "muted": True}
 
 
+@pytest.mark.parametrize(
+    "one, other, shown",
+    [
+        ("no mailbox ann@example.org", "no mailbox bob.b+x@mail.example.com", "no mailbox #"),
+        ("GET https://a.example/orders/7?x=y: 503", "GET http://b.example: 502", "GET #: #"),
+        ("no order 'A 17'", "no order 'B 4711/2'", "no order #"),
+        ('no file "my report.pdf"', 'no file "other.png, old"', "no file #"),
+        ("commit 9f1c2d3 is gone", "commit deadb33f00 is gone", "commit # is gone"),
+        ("no cus_9s6XKzkNRiz8i3", "no cus_1AAbbCCddEEffGG", "no cus_#"),
+        ("fe80::1:2 is down", "2001:db8:0:0:1::9 is down", "# is down"),
+        ("ann@" + "a" * 300 + ".org is full", "ann@example.org is full", "# is full"),
+    ],
+)
+def test_what_differs_from_job_to_job_makes_no_other_kind_of_error(
+    admin_client: Client, one: str, other: str, shown: str
+) -> None:
+    for message in (one, other):
+        dead(error={"type": "OSError", "message": message, "retryable": False})
+    group = group_of(admin_client)
+    assert (group["message"], group["count"]) == (shown, 2)
+
+
+def test_names_in_code_tell_errors_apart(admin_client: Client) -> None:
+    for message in ("'price'", "'order.name'", "can't read, isn't there"):
+        dead(error={"type": "KeyError", "message": message, "retryable": False})
+    found = {group["message"] for group in (group_of(admin_client, number) for number in range(3))}
+    assert found == {"'price'", "'order.name'", "can't read, isn't there"}
+
+
 def test_a_note_needs_the_right_to_change_jobs_and_a_type(
     operator: Callable[..., Client], admin_client: Client
 ) -> None:

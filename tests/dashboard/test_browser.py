@@ -361,6 +361,24 @@ def test_the_usual_job_fits_one_screen(browse: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+def test_lists_of_jobs_and_schedules_need_no_sideways_scrolling_at_1300(browse: Any) -> None:
+    dead(2, type="warehouse.reserve_all_items", error={**FATAL, "message": "a long message of an error " * 5})
+    pushed(type="warehouse.reserve_all_items", queue="a-long-name-of-queues")
+    document = {
+        "name": "reserve-items-at-night", "cron": "30 2 * * mon-fri", "timezone": "America/Argentina/Buenos_Aires",
+        "type": "warehouse.reserve_all_items", "queue": "a-long-name-of-queues", "args": [],
+    }  # fmt: skip
+    schedules.register(document)
+    schedules.register({**document, "name": "every-ten-seconds", "cron": "@every 10s"})
+    for path in ("job/", "job/?state=dead_letter", "job/?state=available", "cronschedule/"):
+        page = browse(f"{ADMIN}/{path}")
+        page.set_viewport_size({"width": 1300, "height": 900})
+        list_width, room = page.evaluate(
+            "(list => [list.scrollWidth, list.clientWidth])(document.querySelector('#changelist .results'))"
+        )
+        assert list_width <= room, f"{path} is {list_width} wide in {room}"
+
+
 @pytest.mark.wide
 def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:
     dead(500)

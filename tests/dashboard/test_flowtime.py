@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock
 from django_ojs.admin import flowtime
 from django_ojs.admin.flowtime import Span, critical
+from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.models import Workflow
@@ -112,8 +114,96 @@ def test_a_finished_workflow_waits_for_nothing_and_one_that_has_not_begun_has_no
     assert "ojs-gantt-run" in context["times"]
 
 
+TRIED = {**JOB, "options": {"retry": {"max_attempts": 4, "initial_interval": "PT10S", "jitter": False}}}
+
+
+def attempt(frozen_clock: FrozenClock, *, fails: bool) -> Any:
+    """One attempt of the job that can run; it takes a second."""
+    (row,) = fetch(Fetch(["default"], worker_id="w-1"))
+    frozen_clock.advance(seconds=1)
+    if fails:
+        fail([Failure(row["id"], {"type": "Broken", "message": "no"})])
+    else:
+        ack([Ack(row["id"])])
+    return row["id"]
+
+
+def drawn(admin_client: Client, flow: Workflow) -> tuple[str, list[tuple[str, float, float]]]:
+    """The chart of a workflow, and of each attempt in it the colour, where it begins, and its width."""
+    chart = admin_client.get(url("workflow", "change", flow.pk)).context["times"]
+    found = re.findall(r'ojs-gantt-run ojs-fill-(\w+)" x="([\d.]+)" y="\d+" width="([\d.]+)"', chart)
+    return chart, [(colour, float(x), float(width)) for colour, x, width in found]
+
+
 @pytest.mark.django_db
-def test_many_jobs_take_one_statement_and_few_rows(frozen_clock: FrozenClock) -> None:
+def test_every_attempt_is_drawn_on_an_axis_that_has_all_of_them(
+    admin_client: Client, frozen_clock: FrozenClock
+) -> None:
+    flow = workflow.create({"type": "chain", "steps": [TRIED, JOB]}).workflow
+    attempt(frozen_clock, fails=True)
+    frozen_clock.advance(seconds=10)
+    attempt(frozen_clock, fails=True)
+    frozen_clock.advance(seconds=20)
+    attempt(frozen_clock, fails=False)
+    attempt(frozen_clock, fails=False)
+    chart, bars = drawn(admin_client, flow)
+    assert [colour for colour, _, _ in bars] == ["bad", "bad", "good", "good"]
+    whole = flowtime._TIME / 34  # for a second
+    assert [round((x - flowtime._NAMES) / whole) for _, x, _ in bars] == [0, 11, 32, 33]
+    assert [round(width / whole) for _, _, width in bars] == [1, 1, 1, 1]
+    assert ">34 s</text>" in chart
+    assert "waited 30 s\nran 3 s\nattempt 3" in chart
+    assert "<title>step-1\nattempt 2\nfailed\nran 1 s</title>" in chart.replace(_first_name(flow), "step-1")
+
+
+def _first_name(flow: Workflow) -> str:
+    return str(flow.steps.order_by("position").first().step_id)
+
+
+@pytest.mark.django_db
+def test_a_job_that_waits_for_its_next_attempt_shows_those_before(
+    admin_client: Client, frozen_clock: FrozenClock
+) -> None:
+    flow = workflow.create({"type": "chain", "steps": [TRIED, JOB]}).workflow
+    job = attempt(frozen_clock, fails=True)
+    frozen_clock.advance(seconds=4)
+    assert [(colour, round(width)) for colour, _, width in drawn(admin_client, flow)[1]] == [("bad", 136)]
+    cancel([job])
+    frozen_clock.advance(seconds=4)
+    assert [(colour, round(width)) for colour, _, width in drawn(admin_client, flow)[1]] == [("bad", 136)]
+
+
+@pytest.mark.django_db
+def test_a_step_says_in_its_box_which_attempt_it_is(admin_client: Client, frozen_clock: FrozenClock) -> None:
+    flow = workflow.create({"type": "chain", "steps": [{**TRIED, "type": "a.rather_long_type_of_jobs"}, JOB]}).workflow
+    for _ in range(2):
+        attempt(frozen_clock, fails=True)
+        frozen_clock.advance(minutes=1)
+    graph = admin_client.get(url("workflow", "change", flow.pk)).context["graph"]
+    assert re.findall(r"<text[^>]*>(attempt 2 · [^<]+)</text>", graph) == ["attempt 2 · Broken"]
+    fetch(Fetch(["default"], worker_id="w-1"))
+    frozen_clock.advance(minutes=59, seconds=59)
+    graph = admin_client.get(url("workflow", "change", flow.pk)).context["graph"]
+    assert re.findall(r"<text[^>]*>(active[^<]+)</text>", graph) == ["active · 59 min 59 s"]
+    assert re.findall(r"<text[^>]*>(attempt 3)", graph) == ["attempt 3"]
+
+
+@pytest.mark.django_db
+def test_the_attempts_of_an_earlier_round_are_there_too(admin_client: Client, frozen_clock: FrozenClock) -> None:
+    once = {**JOB, "options": {"retry": {"max_attempts": 1}}}
+    flow = workflow.create({"type": "chain", "steps": [once]}).workflow
+    attempt(frozen_clock, fails=True)
+    frozen_clock.advance(seconds=6)
+    workflow.retry(flow.pk)
+    frozen_clock.advance(seconds=1)
+    attempt(frozen_clock, fails=False)
+    chart, bars = drawn(admin_client, flow)
+    assert [colour for colour, _, _ in bars] == ["bad", "good"]
+    assert ">9 s</text>" in chart
+
+
+@pytest.mark.django_db
+def test_many_jobs_take_two_statements_and_few_rows(frozen_clock: FrozenClock) -> None:
     flow = workflow.create({"type": "group", "jobs": [JOB] * 500}).workflow
     ids = [row["id"] for row in fetch(Fetch(["default"], count=500, worker_id="w-1"))]
     frozen_clock.advance(seconds=10)
@@ -122,7 +212,7 @@ def test_many_jobs_take_one_statement_and_few_rows(frozen_clock: FrozenClock) ->
     with CaptureQueriesContext(connection) as captured:
         found = flowtime.spans(row)
         drawn = flowtime.draw(row, found, lambda job: "/x/")
-    assert len(captured) == 1 + (connection.vendor != "sqlite" and clock.offset("default") is None)
+    assert len(captured) == 2 + (connection.vendor != "sqlite" and clock.offset("default") is None)
     assert drawn.count("ojs-gantt-run") == flowtime.ROWS
     assert drawn.count("ojs-box-active") == 20
     assert len(flowtime.awaited(found, lambda job: "")) == 20

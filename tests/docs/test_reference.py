@@ -31,7 +31,7 @@ from tests.docs.pages import PAGES, blocks, spans
 @pytest.mark.parametrize("part", ojsdocs.PARTS)
 def test_the_page_is_committed_as_the_code_makes_it(part: str) -> None:
     """It is read on a forge, too, which makes nothing."""
-    written = (ojsdocs.PAGES / f"{part}.md").read_text(encoding="utf-8")
+    written = ojsdocs.file(part).read_text(encoding="utf-8")
     assert written == ojsdocs.page(part), f"write the reference anew: {ojsdocs.COMMAND}"
     assert len(written.partition("<!-- generated: ")[2]) > 500
 

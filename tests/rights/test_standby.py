@@ -101,6 +101,7 @@ COMMANDS: dict[str, list[str]] = {
     "ojs_status": ["", "--json", "--max-backlog 9"],
     "ojs_workers": ["list", "quiet w-{name}", "resume w-{name}", "restart w-{name}", "terminate w-{name} --yes"],
     "ojs_worker": [], "ojs_scheduler": [], "ojs_grpc": [], "ojs_validate": [], "ojs_testserver": [],
+    "ojs_moving_in": [],
 }  # fmt: skip
 
 
