@@ -13,7 +13,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,10 +23,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.postgres import PATIENCE, free_ports
+
 NODES, THREADS = 3, 2
 LIBRARIES = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
-#: Seconds for a node to start, to end, and for a measure to come to its end.
-PATIENCE = 120.0
 
 
 class Node(NamedTuple):
@@ -105,14 +104,6 @@ class Cluster:
 
 def _program(name: str) -> str:
     return shutil.which(name) or f"/usr/sbin/{name}"
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _ask(node: Node, statement: str) -> str:

@@ -16,16 +16,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import processes
-from benchmarks.galera import free_ports
+from benchmarks import postgres, processes
+from benchmarks.postgres import PATIENCE, PrivatePostgres, free_ports, until
 
-PATIENCE = 120.0
 THREADS = 6
 
 
@@ -48,43 +46,32 @@ SETTINGS = {
 }
 
 
-def _user() -> str | None:
-    return "postgres" if os.geteuid() == 0 else None
-
-
 class Servers:
     """A primary, its replica, and the pooler before them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.bin = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-        self.primary, self.replica, self.pooler, self.control = free_ports(4)
+        self.user = postgres.unprivileged().get("user")
+        self.pooler, self.control = free_ports(2)
+        self._started: list[PrivatePostgres] = []
 
     def start(self) -> None:
-        if user := _user():
-            shutil.chown(self.folder, user)
-        self._run("initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "-D", self.folder / "primary")
-        self._serve("primary", self.primary)
-        self._run(
-            "pg_basebackup", "-h", "127.0.0.1", "-p", self.primary, "-U", "postgres", "-R",
-            "-c", "fast", "--no-sync", "-D", self.folder / "replica",
-        )  # fmt: skip
-        self._serve("replica", self.replica, "-c recovery_min_apply_delay=300ms")
-        self._run("createdb", "-h", "127.0.0.1", "-p", self.primary, "-U", "postgres", "ojs")
+        if self.user:
+            shutil.chown(self.folder, self.user)
+        self.primary = self._serve()
+        self.replica = self._serve("recovery_min_apply_delay=300ms", like=self.primary)
+        self.primary.execute("CREATE DATABASE ojs")
 
     def url(self, port: int, query: str = "") -> str:
         return processes.extended(f"postgres://postgres@127.0.0.1:{port}/ojs", query)
 
-    def _run(self, program: str, *arguments: object) -> None:
-        subprocess.run(
-            [self.bin / program, *map(str, arguments)],
-            check=True, user=_user(), stdout=subprocess.DEVNULL, cwd=self.folder,
-        )  # fmt: skip
-
-    def _serve(self, name: str, port: int, more: str = "") -> None:
-        options = f"-p {port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200 {more}"
-        folder = self.folder / name
-        self._run("pg_ctl", "-D", folder, "-l", self.folder / f"{name}.log", "-w", "-o", options, "start")
+    def _serve(self, *more: str, like: PrivatePostgres | None = None) -> PrivatePostgres:
+        programs = postgres.binaries()
+        assert programs is not None
+        server = PrivatePostgres(programs, "fsync=off", "max_connections=200", *more, like=like)
+        self._started.append(server)
+        server.start()
+        return server
 
     @contextlib.contextmanager
     def behind(self, setting: Setting) -> Iterator[str]:
@@ -98,9 +85,9 @@ class Servers:
             "pgpool": ["/usr/sbin/pgpool", "-n", "-f", str(file), "-a", none, "-F", none],
         }[setting.pooler]
         with (self.folder / f"{setting.pooler}.log").open("ab") as log:
-            pooler = subprocess.Popen(command, stdout=log, stderr=log, user=_user(), cwd=self.folder)
+            pooler = subprocess.Popen(command, stdout=log, stderr=log, user=self.user, cwd=self.folder)
         try:
-            _until(lambda: _answers(self.pooler), f"{setting.pooler} answers")
+            until(lambda: _answers(self.pooler), f"{setting.pooler} answers")
             query = "&".join(filter(None, ["conn_max_age=60", "disable_server_side_cursors=true", setting.site]))
             yield self.url(self.pooler, query)
         finally:
@@ -111,7 +98,7 @@ class Servers:
         users = self.folder / "users"
         users.write_text('"postgres" ""\n', encoding="utf-8")
         return (
-            f"[databases]\nojs = host=127.0.0.1 port={self.primary} user=postgres dbname=ojs\n[pgbouncer]\n"
+            f"[databases]\nojs = host=127.0.0.1 port={self.primary.port} user=postgres dbname=ojs\n[pgbouncer]\n"
             "listen_addr = 127.0.0.1\n"
             f"listen_port = {self.pooler}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\n"
             f"auth_file = {users}\nunix_socket_dir =\n"
@@ -129,22 +116,13 @@ class Servers:
             f"pcp_port = {self.control}\nunix_socket_directories = '{self.folder}'\npcp_socket_dir = '{self.folder}'\n"
             f"pid_file_name = '{self.folder}/pgpool.pid'\nlogdir = '{self.folder}'\nnum_init_children = 48\n"
             "load_balance_mode = on\nsr_check_user = 'postgres'\nsr_check_period = 5\nmax_pool = 1\n"
-            + backend(0, self.primary, 0)
-            + backend(1, self.replica, 1)
+            + backend(0, self.primary.port, 0)
+            + backend(1, self.replica.port, 1)
         )
 
     def stop(self) -> None:
-        for name in ("replica", "primary"):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                self._run("pg_ctl", "-D", self.folder / name, "-m", "immediate", "-w", "stop")
-
-
-def _until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"It did not happen in time: {what}")
-        time.sleep(0.1)
+        for server in reversed(self._started):
+            server.remove()
 
 
 def _answers(port: int) -> bool:
@@ -173,9 +151,9 @@ def measure(servers: Servers, setting: Setting, count: int) -> str:
             worker = subprocess.Popen(command, env=processes.environment(url), stdout=out, stderr=out)
         try:
             answers = _push_and_look(count)
-            _connect(servers.url(servers.primary))
+            _connect(servers.url(servers.primary.port))
             with contextlib.suppress(RuntimeError):
-                _until(lambda: Job.objects.filter(state="completed").count() >= answers["pushed"], "all jobs have run")
+                until(lambda: Job.objects.filter(state="completed").count() >= answers["pushed"], "all jobs have run")
         finally:
             worker.terminate()
             worker.wait(PATIENCE)
@@ -185,7 +163,7 @@ def measure(servers: Servers, setting: Setting, count: int) -> str:
         known = ("statements-lost", "reads-elsewhere")
         found = ", ".join(finding.id for finding in doctor.examine() if finding.id in known)
         connections.close_all()
-        _connect(servers.url(servers.primary))
+        _connect(servers.url(servers.primary.port))
         call_command("flush", interactive=False, verbosity=0)
     text = log.read_text(errors="replace")
     died = text.count("thread died") + text.count("has died")
@@ -249,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         servers = Servers(Path(folder))
         try:
             servers.start()
-            _set_up(servers.url(servers.primary))
+            _set_up(servers.url(servers.primary.port))
             for name in options.only:
                 sys.stdout.write(f"{name}: {measure(servers, SETTINGS[name], options.count)}\n")
                 sys.stdout.flush()

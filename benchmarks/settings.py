@@ -23,9 +23,15 @@ INSTALLED_APPS = [
 MIDDLEWARE: list[str] = []
 ROOT_URLCONF = "benchmarks.urls"
 DATABASES: dict[str, Any] = {"default": parse_url(os.environ["OJS_BENCH_DATABASE"], Path.cwd())}
+if _replica := os.environ.get("OJS_BENCH_REPLICA"):
+    DATABASES["replica"] = parse_url(_replica, Path.cwd())
+    DATABASE_ROUTERS = ["benchmarks.failover.ReadsFromReplica"]
 SILENCED_SYSTEM_CHECKS = ["django_ojs.W002"]  # there is nothing here but us
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None}
+OJS = {
+    "ALLOW_ANONYMOUS": True, "GRPC": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None,
+    "WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"],
+}  # fmt: skip
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

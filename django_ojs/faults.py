@@ -272,6 +272,11 @@ def ended_for_idleness(error: BaseException) -> bool:
     return sqlstate(error) == "25P03"
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether PostgreSQL says that the role may not do it."""
+    return sqlstate(error) == "42501"
+
+
 def status_of(error: BaseException) -> int:
     """The status of HTTP for an error of the database: 503 where it passes, else 413 or 500."""
     if is_too_large(error):

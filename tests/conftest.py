@@ -269,6 +269,8 @@ def _fresh_state() -> Iterator[None]:
     if summary := sys.modules.get("django_ojs.statistics.summary"):
         summary.forget()
     ids.forget()
+    if relay := sys.modules.get("django_ojs.webhooks.relay"):
+        relay.forget()
     if exceptions := sys.modules.get("django_ojs.http.exceptions"):
         exceptions.forget()
     if access := sys.modules.get("django_ojs.realtime.access"):

@@ -30,6 +30,7 @@ import dataclasses
 import datetime as dt
 import math
 import time
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from django.db import Error, connections
@@ -37,7 +38,7 @@ from django.db.models import F, Q, QuerySet
 
 from django_ojs.database import atomic, commits_later
 from django_ojs.events.ids import log_row
-from django_ojs.faults import HeldByAnother, is_contention
+from django_ojs.faults import HeldByAnother, is_contention, is_refused
 from django_ojs.models import Event, EventCommit, EventLog
 
 _EVENT, _COMMIT, _LOG = (m._meta.db_table for m in (Event, EventCommit, EventLog))
@@ -154,6 +155,8 @@ def _pass(using: str, wait: float | None = None) -> int | None:
     except Error as error:
         if is_contention(error):  # of two nodes of a cluster one learns at its commit that the other was first
             return None
+        if is_refused(error) and _may_ask_no_more(using):
+            return None
         raise
 
 
@@ -170,13 +173,13 @@ def _wait_for_lock(using: str, seconds: float) -> None:
 
 def _number_transactions(using: str, log: EventLog) -> int:
     with connections[using].cursor() as cursor:
-        cursor.execute(_SERVER)
-        (server,) = cursor.fetchone()
-        if log.server != server:
+        cursor.execute(_IDENTITY if _knows_server(using) else _IDENTITY_OF_TABLE, {"last": log.snapshot})
+        server, is_others = cursor.fetchone()
+        if log.server != server or is_others:
             ordered = log.last_seq
             if not log.server:  # before this was written down, nothing else had the numbers of what is in order
                 ordered = behind(using, START).order_by("-pk").values_list("pk", flat=True).first() or 0
-            if log.server or (log.snapshot and _lies_ahead(cursor, log.snapshot)):
+            if log.server or is_others:
                 _keep_places(cursor, ordered)
                 log.snapshot = ""
             EventLog.objects.using(using).filter(pk=1).update(server=server, last_seq=ordered)
@@ -193,21 +196,46 @@ def _number_transactions(using: str, log: EventLog) -> int:
         return int(cursor.fetchone()[0])
 
 
-#: Which server numbers the transactions, and whose table it is: another one, where a dump was restored.
-_SERVER = f"SELECT system_identifier || ':' || '{_EVENT}'::regclass::oid FROM pg_control_system()"
+#: Whether the log's row was written by something else than a pass of this server, or a later transaction: to a pass's
+#: snapshot its own transaction counts as running. A restore writes the row in a transaction of its own.
+_IS_OTHERS = (
+    "coalesce((SELECT pg_visible_in_snapshot((now - ((now - xmin::text::bigint) & 4294967295))::text::xid8,"
+    f" nullif(%(last)s, '')::pg_snapshot) FROM {_LOG},"
+    " (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS now) AS current WHERE id = 1), false)"
+)
+#: Which server numbers the transactions, which table theirs is, and in which file: another one, where a dump was
+#: restored, also into the same table behind a TRUNCATE.
+_IDENTITY = (
+    f"SELECT system_identifier || ':' || '{_EVENT}'::regclass::oid || ':' || pg_relation_filenode('{_EVENT}'),"
+    f" {_IS_OTHERS} FROM pg_control_system()"
+)
+#: The same for a role that may not ask for the server: which transaction gave the table its file, instead.
+_IDENTITY_OF_TABLE = (
+    "SELECT '-:' || oid || ':' || pg_relation_filenode(oid) || ':' || xmin,"
+    f" {_IS_OTHERS} FROM pg_class WHERE oid = '{_EVENT}'::regclass"
+)
+
+
+@lru_cache
+def _knows_server(using: str) -> bool:
+    """Whether the role may call `pg_control_system`, which some hosted services refuse. Asked once by each process."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false)"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def _may_ask_no_more(using: str) -> bool:
+    """Whether the role has lost that right since this process asked."""
+    had = _knows_server(using)
+    _knows_server.cache_clear()
+    return had and not _knows_server(using)
+
+
 #: In the columns of transactions that another server has numbered: ids that no PostgreSQL gives out, made of the place
 #: of the transaction, and of the id of an event without one (as `restored` makes them).
 _KEPT, WITHOUT_PLACE = -(2**60), -(2**62)
-
-
-def _lies_ahead(cursor: Any, snapshot: str) -> bool:
-    """Whether the stored snapshot lies ahead of this server's, so that it is another's."""
-    cursor.execute(
-        "SELECT pg_snapshot_xmax(%s::pg_snapshot)::text::bigint > "
-        "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
-        [snapshot],
-    )
-    return bool(cursor.fetchone()[0])
 
 
 def _keep_places(cursor: Any, ordered: int) -> None:

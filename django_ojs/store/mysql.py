@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from django.db import connections
@@ -24,6 +25,15 @@ _LOCK, _JOB = UniqueLock._meta.db_table, Job._meta.db_table
 #: Characters that a row of a statement has beside its long texts: ids, times, names.
 _BESIDES = 200
 _LEAST = dt.timedelta(microseconds=1)
+_IN_CLUSTER = "@@wsrep_on"
+
+
+@lru_cache
+def _knows_clusters(using: str) -> bool:
+    """Whether the server was built for Galera; MySQL is not. Asked once by each process."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
+        return cursor.fetchone() is not None
 
 
 class MySQLStore(Store):
@@ -66,8 +76,12 @@ class MySQLStore(Store):
         """A node of a Galera cluster tells the others what a transaction has changed, and not what it has locked: two
         that hold the same row on different nodes would both commit. Where both have changed it, the second is refused
         as for a deadlock. A change to the same value is none.
+
+        On a server that is in no cluster the condition fails before a row is looked at, so nothing is written. A claim
+        under a full limit, which starts nothing, writes in a cluster: before that it cannot know that it will not.
         """
-        QuerySet.update(rows, **{moment: F(moment) + _LEAST})
+        if _knows_clusters(self.using):
+            QuerySet.update(rows.extra(where=[_IN_CLUSTER]), **{moment: F(moment) + _LEAST})  # noqa: S610
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
         """By the index, come what may: a scan of the table waits for every row that another transaction has locked.

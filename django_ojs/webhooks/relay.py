@@ -3,27 +3,33 @@
 One pass is one transaction: it reads on from its place, stores the deliveries, and only then its new place. Two
 schedulers at once take turns at the relay's row. A pass locks the subscriptions it writes for, as the code that
 ends a delivery does; so "is an earlier one of this subject open?" has one answer for both.
+
+After a failover or a restore the place has gone back with the log, and what was sent of events that are lost cannot be
+taken back: the process that made deliveries of them notices it and logs it, and goes on with what the log has now.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError
 from django.db.models import F
 from django.db.models.functions import Length
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.events import filters, ids, log, order, restored
 from django_ojs.events.order import LogPosition
+from django_ojs.guard import get_logger
 from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
 from django_ojs.models.fields import split
 from django_ojs.store import store_of
+
+logger = get_logger(__name__)
 
 BATCH = 500
 #: Bytes of bodies that one pass stores at most, beyond the first event; one without data has about so many.
@@ -58,7 +64,7 @@ def relay(*, using: str | None = None) -> int | None:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
-    if place.event is not None and order.next_id(using, LogPosition(place.commit, place.event)) is None:
+    if place.event is not None and not _has_more(LogPosition(place.commit, place.event), using):
         return 0
     with atomic(using=using):
         row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
@@ -70,7 +76,50 @@ def relay(*, using: str | None = None) -> int | None:
         done = _store(found, _locked(found, using), using)
         last = order.place_of(found[done - 1]) if done else start
         WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id)
+    if done:
+        _reached[tenants.scope(using)] = last
     return done
+
+
+#: Up to where this process has relayed each log, with the time of the event there: another one there, or none, shows
+#: that the log's history has changed.
+_reached: dict[Hashable, LogPosition] = {}
+
+
+def forget() -> None:
+    """Drop the places that this process knows: the log is a new one."""
+    _reached.clear()
+
+
+def _has_more(place: LogPosition, using: str) -> bool:
+    """Whether events come behind the stored place; where some before it are lost, it is said and put right first."""
+    reached = _reached.get(tenants.scope(using))
+    if reached is None or reached < place:  # another process has gone on
+        return order.next_id(using, place) is not None
+    if reached == place:
+        # With the event at the place, which shows that the log is the one that was relayed.
+        found = [order.place_of(event) for event in order.behind(using, place.having(order.CHANGE)).only("time")[:2]]
+        if found and found[0] == place and found[0].time == reached.time:
+            return len(found) > 1
+    _tell_what_is_lost(reached, place, using)
+    return True
+
+
+def _tell_what_is_lost(reached: LogPosition, place: LogPosition, using: str) -> None:
+    _reached.pop(tenants.scope(using), None)
+    found = order.is_there(using, reached)
+    if found.state != "lost" or reached.time is None:
+        return
+    if found.place < place:  # the place was not restored with the log
+        WebhookRelay.objects.using(using).filter(pk=1, commit=place.order, event=place.id).update(
+            commit=found.place.order, event=found.place.id
+        )
+    gap = log.gap_of(found, reached.id, reached.time, using) or {}
+    logger.warning(
+        "The event log has lost events that had gone to webhooks, at most %s, between %s and %s: after a failover or a"
+        " restore. Their receivers are not told. Webhooks go on with what the log has now.",
+        gap.get("estimated_missed_count"), gap.get("gap_start"), gap.get("gap_end"),
+    )  # fmt: skip
 
 
 def place(using: str) -> LogPosition | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, models, transaction
 
 from django_ojs import clock
 from django_ojs.events import ids, order
@@ -20,9 +20,10 @@ def enqueue(*names: str) -> None:
 
 
 class Copy:
-    """The log as it is now, which `come_back` puts in the place of what it is then."""
+    """The log as it is now, and the rows of other models, which `come_back` puts in the place of what is there then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *beside: type[models.Model]) -> None:
+        self._beside = {model: list(model._default_manager.all()) for model in beside}
         ids.log_row("default")
         order.catch_up("default")
         self._events = set(Event.objects.values_list("pk", flat=True))
@@ -37,6 +38,9 @@ class Copy:
             Event.objects.exclude(pk__in=self._events)._raw_delete("default")
             EventCommit.objects.exclude(pk__in=self._commits)._raw_delete("default")
             EventLog.objects.filter(pk=1).update(**self._log)
+            for model, rows in self._beside.items():
+                model._default_manager.all().delete()
+                model._default_manager.bulk_create(rows)
             _count_on(Event._meta.db_table, "id", max(self._events, default=0))
             if connection.vendor == "postgresql":
                 _count_on(EventCommit._meta.db_table, "seq", max(self._commits, default=0))

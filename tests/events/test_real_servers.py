@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from tests.waiting import eventually
-from tests.worker import postgres
+from benchmarks import postgres
 
-psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("psycopg")
 
 pytestmark = [
     pytest.mark.wide,
@@ -87,11 +86,6 @@ class Server(postgres.PrivatePostgres):
     def migrate(self) -> None:
         self.run("from django.core.management import call_command\ncall_command('migrate', verbosity=0)")
 
-    def execute(self, sql: str) -> Any:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(sql)
-            return cursor.fetchone()[0] if cursor.description else None
-
     def spend(self, transactions: int) -> None:
         """Let the counter of transactions go on."""
         self.execute(
@@ -100,11 +94,9 @@ class Server(postgres.PrivatePostgres):
 
     def copy(self) -> str:
         """A standby that receives nothing from now on."""
-        target = str(self._directory / "standby")
-        self._run(
-            "pg_basebackup", "-D", target, "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-c", "fast"
-        )
-        return target
+        target = self._directory / "standby"
+        self.copy_to(target)
+        return str(target)
 
     def fail_over(self, copy: str) -> None:
         """Die, and let the standby take over."""
@@ -112,8 +104,7 @@ class Server(postgres.PrivatePostgres):
         self._data = self._directory / copy
         self._run("touch", f"{copy}/standby.signal")
         self.start()
-        self.execute("SELECT pg_promote()")
-        eventually(lambda: not self.execute("SELECT pg_is_in_recovery()"))
+        self.promote()
 
     def restore(self, source: Server) -> None:
         """Take the dump of another server, in the place of what is here."""

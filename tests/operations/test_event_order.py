@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -194,6 +194,115 @@ class TestAMoveToAnotherCluster:
         restored_elsewhere()
         enqueue("a.third")
         assert types_of(log.read(after=cursor)) == ["a.second", "a.third"]
+
+    def test_of_a_copy_of_this_server_into_the_same_table(self) -> None:
+        """By TRUNCATE and COPY: the server that was dumped has the identifier of this one, and has gone on since. The
+        log's row was not restored."""
+        before, after = [f"a.b{n}" for n in range(20)], [f"a.a{n}" for n in range(25)]
+        for name in before:
+            enqueue(name)
+        cursor = log.read().cursor
+        here = EventLog.objects.values_list("server", flat=True).get()
+        rewritten()
+        restored_elsewhere()
+        EventLog.objects.update(server=here, snapshot="3:3:")
+        for name in after:
+            enqueue(name)
+        assert types_of(log.read(after=cursor)) == after
+        assert types_of(log.read()) == before + after
+
+    def test_of_a_copy_of_this_server_whose_numbers_are_passed_before_the_first_pass(self) -> None:
+        """By DELETE and COPY: only the transaction that wrote the log's row tells of it."""
+        before, after = [f"a.b{n}" for n in range(20)], [f"a.a{n}" for n in range(25)]
+        for name in before:
+            enqueue(name)
+        cursor = log.read().cursor
+        here = EventLog.objects.values_list("server", flat=True).get()
+        restored_elsewhere()
+        EventLog.objects.update(server=here)
+        for name in after:
+            enqueue(name)
+        assert types_of(log.read(after=cursor)) == after
+        assert types_of(log.read()) == before + after
+
+    def test_a_table_that_was_only_rewritten_keeps_its_order(self) -> None:
+        enqueue("a.first")
+        cursor = log.read().cursor
+        enqueue("a.second")
+        with connection.cursor() as statement:
+            statement.execute("VACUUM FULL django_ojs_event")
+        other = OpenTransaction("a.last")
+        enqueue("a.third")
+        assert types_of(log.read(after=cursor)) == ["a.second", "a.third"]
+        other.commit()
+        assert types_of(log.read(after=cursor)) == ["a.second", "a.third", "a.last"]
+
+
+def rewritten() -> None:
+    """Empty the table of events as for a restore, and fill it again."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM django_ojs_event")
+        cursor.execute("TRUNCATE django_ojs_event")
+        cursor.execute("INSERT INTO django_ojs_event SELECT * FROM kept")
+
+
+@pytest.fixture
+def role_without_the_right() -> Iterator[str]:
+    """A role that may do everything with our tables, and not ask for the server."""
+    role = connection.ops.quote_name(f"hosted_{connection.settings_dict['NAME']}")
+    with connection.cursor() as cursor:
+        cursor.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+        cursor.execute(f"DROP ROLE IF EXISTS {role}")
+        cursor.execute(f"CREATE ROLE {role}")
+        for what in ("TABLES", "SEQUENCES"):
+            cursor.execute(f"GRANT ALL ON ALL {what} IN SCHEMA public TO {role}")
+        cursor.execute(f"SET ROLE {role}")
+    order._knows_server.cache_clear()
+    yield role
+    order._knows_server.cache_clear()
+    with connection.cursor() as cursor:
+        cursor.execute("RESET ROLE")
+        cursor.execute(f"DROP OWNED BY {role}")
+        cursor.execute(f"DROP ROLE {role}")
+        cursor.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+class TestARoleThatMayNotAskForTheServer:
+    """Hosted services may refuse `pg_control_system()`."""
+
+    @pytest.mark.parametrize(
+        "snapshot, elsewhere", [("", True), ("3:3:", True), ("", False)],
+        ids=["behind", "ahead", "behind, and made alike"],
+    )  # fmt: skip
+    def test_reads_the_log_and_notices_a_move(
+        self, role_without_the_right: str, snapshot: str, elsewhere: bool
+    ) -> None:
+        before, after = [f"a.b{n}" for n in range(20)], [f"a.a{n}" for n in range(25)]
+        for name in before:
+            enqueue(name)
+        page = log.read()
+        assert types_of(page) == before
+        here = EventLog.objects.values_list("server", flat=True).get()
+        assert here.startswith("-:")
+        restored_elsewhere(snapshot)
+        if not elsewhere:
+            EventLog.objects.update(server=here)
+        for name in after:
+            enqueue(name)
+        assert types_of(log.read(after=page.cursor)) == after
+        assert types_of(log.read()) == before + after
+
+    def test_that_loses_the_right_while_the_process_runs(self, role_without_the_right: str) -> None:
+        order._knows_server.cache_clear()
+        with connection.cursor() as cursor:
+            cursor.execute("RESET ROLE")
+            enqueue("a.first")
+            cursor_before = log.read().cursor
+            cursor.execute(f"SET ROLE {role_without_the_right}")
+        enqueue("a.second")
+        assert types_of(log.read(after=cursor_before)) == ["a.second"]
 
 
 @pytest.mark.django_db

@@ -20,6 +20,7 @@ from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, UniqueLock, WebhookSubscription, Workflow
 from django_ojs.queues import bounds, configuration
 from django_ojs.rules.steps import Step, StepKind
+from django_ojs.store import mysql
 from django_ojs.webhooks import relay, subscriptions
 from django_ojs.workflows import children, workflow
 
@@ -154,8 +155,12 @@ LOCKS = [
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.__name__)
-def test_a_row_that_is_locked_to_decide_by_others_changes(lock: Callable[[], Any], long_memory: None) -> None:
+def test_a_row_that_is_locked_to_decide_by_others_changes(
+    lock: Callable[[], Any], long_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or transactions on two nodes would both hold it, and both commit."""
+    monkeypatch.setattr(mysql, "_IN_CLUSTER", "TRUE")
+    assert mysql._knows_clusters("default")  # which a process asks once
     model, column, act = lock()
     table = connection.ops.quote_name(model._meta.db_table)
     locked: list[str] = []
@@ -175,3 +180,13 @@ def test_a_row_that_is_locked_to_decide_by_others_changes(lock: Callable[[], Any
     assert before
     assert not before & after
     assert locked[:2] in ([], ["locks", "changes"])
+
+
+def test_a_claim_under_a_full_limit_writes_nothing_outside_of_a_cluster(long_memory: None) -> None:
+    a_limit()
+    assert len(fetch(Fetch(["default"], worker_id="w"))) == 1
+    configuration.configure("default", {"concurrency": 1})
+    fetch(Fetch(["default"], worker_id="w"))  # meets the limit, and says so
+    before = RateLimit.objects.values_list("updated_at", flat=True).get()
+    assert fetch(Fetch(["default"], worker_id="w")) == []
+    assert RateLimit.objects.values_list("updated_at", flat=True).get() == before

@@ -19,8 +19,8 @@ import psutil
 import pytest
 from django.conf import settings
 
+from benchmarks import postgres
 from tests.waiting import eventually
-from tests.worker import postgres
 from tests.worker.conftest import WorkerCommand
 
 psycopg = pytest.importorskip("psycopg")
