@@ -749,6 +749,7 @@ def test_faults_of_a_rate_limit_name_what_the_caller_wrote(
         {"key": "k", "limit": 1, "period": "PT1S", "period_ms": "soon"},
     ],
 )
+@pytest.mark.usefixtures("echoed")
 def test_a_period_that_does_not_count_is_not_looked_at(api: Api, policy: dict[str, Any]) -> None:
     assert api.push(rate_limit=policy)["rate_limit"] == policy
 
