@@ -501,7 +501,7 @@ def _sent(line: Any, path: str) -> SentLine:
         raise fault(f"{path}.message", f"must be a string of at most {MAX_SENT_MESSAGE} characters", message)
     if level is not None and not isinstance(level, str):
         raise fault(f"{path}.level", f"must be one of {', '.join(joblogs.LEVELS)}", level)
-    number = joblogs.LEVELS["info"] if level is None else checked(joblogs.level_of, level, f"{path}.level")
+    number = joblogs.LEVELS["info"] if level is None else checked(spellings.read_log_level, level, f"{path}.level")
     for name in ("logger", "exception", "time"):
         if line.get(name) is not None and not isinstance(line[name], str):
             raise fault(f"{path}.{name}", "must be a string", line[name])
