@@ -23,6 +23,7 @@ from django_ojs.rules import (
     durations,
     envelope,
     errorobjects,
+    joblogs,
     problems,
     queueconfig,
     ratelimit,
@@ -128,6 +129,13 @@ ACTIVE_JOBS = Table("a heartbeat", "HTTP, gRPC", {"active_jobs": "active_job_ids
 #: How far a job is (orchestration 5.1): `progress` runs from 0 to 1, the others from 0 to 100.
 PROGRESS = Table("a report on progress", "HTTP", {"percentage": "progress", "progress_percent": "progress"})
 
+#: The levels of lines in a job's log, as other languages have them.
+LOG_LEVEL = Table(
+    "`level` of a line of a job's log, and of a query for lines",
+    "HTTP, SSE, Python",
+    {"trace": "debug", "notice": "info", "warn": "warning", "fatal": "critical"},
+)
+
 #: How workers of other languages name their states in a heartbeat.
 WORKER_STATE = Table(
     "`state` of a heartbeat",
@@ -207,6 +215,7 @@ TABLES = (
     ERROR,
     ACTIVE_JOBS,
     PROGRESS,
+    LOG_LEVEL,
     WORKER_STATE,
     FETCH,
     EVENT_TYPE,
@@ -820,6 +829,11 @@ def percent(body: Mapping[str, Any]) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | ExactNumber):
         raise fault(written, phrase("must be a number"), value)
     return float(min(max(value, 0), 100)) * (1 if written in PROGRESS.words else 100)
+
+
+def read_log_level(word: str) -> int:
+    """`rules.joblogs.level_of` of a level in any of its spellings. Raises ValueError."""
+    return joblogs.level_of(LOG_LEVEL.words.get(word.lower(), word))
 
 
 # Events

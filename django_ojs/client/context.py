@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django_ojs import jsontext
+from django_ojs import jsontext, spellings
 from django_ojs.client.checkpoints import CheckpointLink, CheckpointMethods
 from django_ojs.client.options import check_json
 from django_ojs.client.otherwords import OF_CONTEXT, OtherWords
 from django_ojs.client.steps import StepMethods
-from django_ojs.rules import envelope, errorobjects, joblogs
+from django_ojs.rules import envelope, errorobjects
 from django_ojs.rules.rows import is_last_attempt
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 
     def __call__(self, message: str, /, *, level: str | int = "info", **fields: Any) -> None:
         """Log a message with fields: `context.log("charged", order=17)`. Raises ValueError for an unknown level."""
-        number = joblogs.level_of(level) if isinstance(level, str) else level
+        number = spellings.read_log_level(level) if isinstance(level, str) else level
         self._log_line(number, message, (), {"extra": fields, "stacklevel": 2})
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:

@@ -13,14 +13,14 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
-from django_ojs import jsontext, states
+from django_ojs import jsontext, spellings, states
 from django_ojs.client.checkpoints import Checkpoint
 from django_ojs.client.otherwords import OF_HANDLE, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.faults import or_migrate
-from django_ojs.rules import envelope, joblogs
+from django_ojs.rules import envelope
 from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State
 
@@ -261,7 +261,7 @@ class JobHandle(Handle):
         says how many lines are missing at its place."""
         from django_ojs.jobs import joblog
 
-        lowest = joblogs.level_of(level) if isinstance(level, str) else level
+        lowest = spellings.read_log_level(level) if isinstance(level, str) else level
         found: list[JobLog] = []
         after = None
         while True:

@@ -46,6 +46,7 @@ from django_ojs.http.serializers import (
     StateField,
     TextField,
     WarningSerializer,
+    rendered_by_show,
     shared,
 )
 from django_ojs.jobs import bulk
@@ -216,13 +217,28 @@ class BulkChangedSerializer(AnswerSerializer):
     items = BulkItemSerializer(many=True)
 
 
-class BulkEnqueuedSerializer(serializers.Serializer[Any]):
+@rendered_by_show
+class BulkEnqueuedSerializer(AnswerSerializer):
     """What became of each job."""
 
     total = serializers.IntegerField()
     succeeded = serializers.IntegerField()
     failed = serializers.IntegerField()
     items = BulkItemSerializer(many=True)
+
+    def show(self, instance: Sequence[Pushed | OJSError]) -> dict[str, Any]:
+        items = [self._item(index, outcome) for index, outcome in enumerate(instance)]
+        failed = sum(item["status"] == "failed" for item in items)
+        return {"total": len(items), "succeeded": len(items) - failed, "failed": failed, "items": items}
+
+    def _item(self, index: int, outcome: Pushed | OJSError) -> dict[str, Any]:
+        if isinstance(outcome, OJSError):
+            return {"index": index, "status": "failed", "error": shown_error(self.context["view"], outcome)}
+        item: dict[str, Any] = {"index": index, "status": outcome.status}
+        if outcome.row is not None:
+            render = redacted.job if outcome.status == "duplicate" else envelope.render
+            item |= {"job_id": str(outcome.row["id"]), "job": render(outcome.row)}
+        return item | ({"warnings": list(outcome.warnings)} if outcome.warnings else {})
 
 
 def _outcomes(answer: type[serializers.Serializer[Any]]) -> dict[int, Any]:
@@ -259,10 +275,8 @@ class BulkViewSet(Idempotent, OJSViewSet):
         def enqueue(using: str) -> Answer:
             limits = permissions.limits(request)
             outcomes = bulk.enqueue(body["jobs"], partial=body["partial"], limits=limits, using=using)
-            items = [self._enqueued(index, outcome) for index, outcome in enumerate(outcomes)]
-            total, failed = len(items), sum(item["status"] == "failed" for item in items)
-            answer = {"total": total, "succeeded": total - failed, "failed": failed, "items": items}
-            status = _status(total - failed, total, 201, partial=body["partial"])
+            answer = self.represent(outcomes)
+            status = _status(answer["succeeded"], answer["total"], 201, partial=body["partial"])
             return Answer(status, media.to_text(answer), pressure(outcomes))
 
         return self.answer(enqueue, body["key"])
@@ -326,15 +340,6 @@ class BulkViewSet(Idempotent, OJSViewSet):
         """
         return self._change(JOBS["delete"])
 
-    def _enqueued(self, index: int, outcome: Pushed | OJSError) -> dict[str, Any]:
-        if isinstance(outcome, OJSError):
-            return {"index": index, "status": "failed", "error": self._error(outcome)}
-        item: dict[str, Any] = {"index": index, "status": outcome.status}
-        if outcome.row is not None:
-            render = redacted.job if outcome.status == "duplicate" else envelope.render
-            item |= {"job_id": str(outcome.row["id"]), "job": render(outcome.row)}
-        return item | ({"warnings": list(outcome.warnings)} if outcome.warnings else {})
-
     def _change(self, verb: BulkVerb, left: str = "failed") -> Response:
         """Change the jobs of the request; `left` is the status of those that stay as they are."""
         body = self.validated(self.batch_payload("job_ids"))
@@ -382,7 +387,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
             said: dict[str, Any] = {"index": index, "job_id": str(job_id), "status": verb.done}
             if isinstance(outcome, OJSError):
                 reason = str(outcome.details.get("current_state") or outcome.error_code)
-                return said | {"status": left, "reason": reason, "error": self._error(outcome)}
+                return said | {"status": left, "reason": reason, "error": shown_error(self, outcome)}
             if isinstance(outcome, Cancelled) and not outcome.changed:
                 return said | {"status": left, "reason": "already_cancelled"}
             return said
@@ -398,10 +403,12 @@ class BulkViewSet(Idempotent, OJSViewSet):
         text = media.to_text(self.represent({**answer, **(more or {}), "items": items}))
         return Answer(status, text, {"X-OJS-Batch-Size": str(total)})
 
-    def _error(self, error: OJSError) -> dict[str, Any]:
-        if error.error_code == "invalid_state_transition":
-            error.error_code = self.conflict_code
-        return error.as_dict(self.request_id)
+
+def shown_error(view: OJSViewSet, error: OJSError) -> dict[str, Any]:
+    """Why nothing was done with one job, in the words of this view."""
+    if error.error_code == "invalid_state_transition":
+        error.error_code = view.conflict_code
+    return error.as_dict(view.request_id)
 
 
 def _known(ids: Sequence[uuid.UUID | str]) -> list[uuid.UUID]:

@@ -40,6 +40,7 @@ from django_ojs.http.jobserializers import (
     JobDetailSerializer,
     JobSerializer,
     JobTimesSerializer,
+    StoredJobSerializer,
 )
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import ListPage, SortKey, parse_time, standing
@@ -75,7 +76,7 @@ RESOURCE = "dead_letter_job"
 
 
 @rendered_by_show
-class DeadLetterSerializer(JobSerializer):
+class DeadLetterSerializer(StoredJobSerializer):
     """A dead letter in a list, and as the public door shows it."""
 
     errors = serializers.ListField(child=FailureField())  # type: ignore[assignment]

@@ -20,10 +20,10 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ComponentRegistry, ResolvedComponent
 from drf_spectacular.settings import patched_settings
 from rest_framework.serializers import ChoiceField
+from rest_framework.viewsets import GenericViewSet
 
 from django_ojs.guard import get_logger
-from django_ojs.http import openapi
-from django_ojs.http.base import OJSViewSet
+from django_ojs.http import parameters
 from django_ojs.http.operation import UNDECLARED, UNSET, Operation
 from django_ojs.http.serializers import EnvelopeSerializer, ErrorSerializer, PaginationSerializer
 
@@ -146,7 +146,7 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         return found
 
     def _get_pagination_parameters(self) -> list[Schema]:
-        found = openapi.parameters(*self.doc.operation.query.split())
+        found = parameters.described(*self.doc.operation.query.split())
         if self.doc.lists and self.view.pagination_class is not None:
             found += self.view.pagination_class().get_schema_operation_parameters(self.view)
         return found + (
@@ -255,7 +255,8 @@ def doc_of(view: Any, method: str) -> Doc | None:
     operation = view.operations.get(method, UNDECLARED)
     answers, lists = dict(operation.answers), operation.lists
     entries: tuple[str, ...] = ()
-    if isinstance(view, OJSViewSet):
+    is_resource = isinstance(view, GenericViewSet)  # of ours that is an `OJSViewSet`
+    if is_resource:
         if operation.answer_of(operator=view.operator) is UNSET and view.action != "list":
             entries = tuple(view.entry_names)
         answers = _serializer_answers(view, operation) | answers
@@ -265,7 +266,7 @@ def doc_of(view: Any, method: str) -> Doc | None:
     return found if found.answers else None
 
 
-def _serializer_answers(view: OJSViewSet, operation: Operation) -> dict[int, Any]:
+def _serializer_answers(view: Any, operation: Operation) -> dict[int, Any]:
     """The answers that the view's serializer shows."""
     serializer = view.get_serializer_class()
     if not view.operator and operation.public_answer is not UNSET:
@@ -285,6 +286,8 @@ def envelope() -> dict[str, Schema]:
     """The components of an envelope: the parts of its JSON Schema that others refer to become some of their own."""
     found = json.loads(_ENVELOPE.read_text())
     parts = {f"Envelope{name.capitalize()}": schema for name, schema in found.pop("$defs").items()}
+    hidden = parts["EnvelopeError"]["properties"]["details"]
+    hidden["type"], hidden["description"] = [*hidden["type"], "string"], "A text where the site hides them (`REDACT`)."
     for name in ("$schema", "$id"):
         found.pop(name)
     return {name: _moved(schema) for name, schema in {"Envelope": found, **parts}.items()}

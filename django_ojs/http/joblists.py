@@ -18,7 +18,7 @@ from rest_framework.request import Request
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.http import filters, openapi, pagination, permissions, query
+from django_ojs.http import filters, pagination, parameters, permissions, query
 from django_ojs.http.pagination import ListPage, OJSPagination, SortKey, capped, paginate, parse_time, parse_uuid
 from django_ojs.jobs.filterfields import read_states
 from django_ojs.jobs.search import DEEPER, FEW, scan
@@ -55,7 +55,7 @@ class JobFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
         """The parameters, for the OpenAPI document."""
-        return openapi.filter_parameters(view.filterset_class)
+        return parameters.of_filter(view.filterset_class)
 
 
 class JobPagination(OJSPagination):
@@ -67,7 +67,7 @@ class JobPagination(OJSPagination):
     """
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
-        return openapi.parameters(*self.sorting(view)) + super().get_schema_operation_parameters(view)
+        return parameters.described(*self.sorting(view)) + super().get_schema_operation_parameters(view)
 
     def sorting(self, view: Any) -> Sequence[str]:
         """The parameters that sort the list."""

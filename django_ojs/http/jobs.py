@@ -14,7 +14,7 @@ from django.utils.http import http_date
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import jsontext, states
+from django_ojs import jsontext, spellings, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import InvalidRequest, OJSError, WaitTimeout
@@ -539,7 +539,7 @@ def wanted_logs(request: Request) -> WantedLogs:
 def wanted_lines(request: Request) -> dict[str, Any]:
     """The attempt and the lowest level that the query asks for."""
     attempt, word = query.integer(request, "attempt", minimum=1), query.text(request, "level")
-    level = checked(joblogs.level_of, word, "level", query_fault) if word else 0
+    level = checked(spellings.read_log_level, word, "level", query_fault) if word else 0
     return {"attempt": attempt and min(attempt, fields.MAX_INTEGER), "level": level}
 
 

@@ -58,8 +58,8 @@ class FailureField(DocumentField):
 
 
 @rendered_by_show
-class JobSerializer(AnswerSerializer):
-    """A job: its envelope, with what the server knows of it, and without what the site hides."""
+class StoredJobSerializer(AnswerSerializer):
+    """A job: its envelope, with what its row has beside that, and without what the site hides."""
 
     also = ("Envelope",)
 
@@ -74,8 +74,20 @@ class JobSerializer(AnswerSerializer):
     attempt = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
     created_at = serializers.CharField()
-    worker_id = serializers.CharField(required=False)
     workflow_id = serializers.CharField(required=False)
+    parent_id = serializers.CharField(required=False, help_text="The job that enqueued it.")
+    root_id = serializers.CharField(required=False, help_text="The first job of its lineage.")
+    x_previous_errors = serializers.JSONField(required=False, help_text="The errors before an operator's retry.")
+
+    def show(self, instance: JobRow) -> dict[str, Any]:
+        return redacted.job(instance)
+
+
+@rendered_by_show
+class JobSerializer(StoredJobSerializer):
+    """A job, with all that the server knows of it."""
+
+    worker_id = serializers.CharField(required=False)
     workflow_step = serializers.IntegerField(required=False)
     parent_results = serializers.ListField(child=serializers.JSONField(), required=False)
     parent_results_by_step = serializers.DictField(required=False)
@@ -88,12 +100,8 @@ class JobSerializer(AnswerSerializer):
     result_stored_at = InstantField(required=False)
     result_size_bytes = serializers.IntegerField(required=False)
     result_expires_at = InstantField(required=False)
-    x_previous_errors = serializers.JSONField(required=False, help_text="The errors before an operator's retry.")
     previous_state = StateField(required=False, help_text="In the answer to a call that has changed the state.")
     re_enqueued_at = InstantField(required=False, help_text="In the answer to the retry of a dead letter.")
-
-    def show(self, instance: JobRow) -> dict[str, Any]:
-        return redacted.job(instance)
 
 
 class JobAnswerSerializer(JobSerializer):
@@ -142,6 +150,7 @@ class JobTimesSerializer(AnswerSerializer):
 class JobDetailSerializer(JobSerializer):
     """A job as operators see it, flat; `meta` and `errors` are always there, and backtraces are lists."""
 
+    re_enqueued_at = None  # type: ignore[assignment]  # of answers of the public door
     errors = serializers.ListField(child=FailureField())  # type: ignore[assignment]
     retry_policy = RetryPolicySerializer()
     metadata = JobTimesSerializer()
@@ -492,7 +501,7 @@ def _sent(line: Any, path: str) -> SentLine:
         raise fault(f"{path}.message", f"must be a string of at most {MAX_SENT_MESSAGE} characters", message)
     if level is not None and not isinstance(level, str):
         raise fault(f"{path}.level", f"must be one of {', '.join(joblogs.LEVELS)}", level)
-    number = joblogs.LEVELS["info"] if level is None else checked(joblogs.level_of, level, f"{path}.level")
+    number = joblogs.LEVELS["info"] if level is None else checked(spellings.read_log_level, level, f"{path}.level")
     for name in ("logger", "exception", "time"):
         if line.get(name) is not None and not isinstance(line[name], str):
             raise fault(f"{path}.{name}", "must be a string", line[name])

@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.http import openapi, query
+from django_ojs.http import parameters, query
 from django_ojs.http.serializers import PaginationSerializer, shared
 from django_ojs.rules.faults import query_fault
 from django_ojs.spellings import LIST_QUERY
@@ -92,7 +92,7 @@ class OJSPagination(BasePagination):
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
         """The parameters that choose a page, for the OpenAPI document."""
-        return openapi.parameters("limit", "offset", "page", "per_page", "cursor")
+        return parameters.described("limit", "offset", "page", "per_page", "cursor")
 
     def get_paginated_response(self, data: Any, **more: Any) -> Response:
         """The answer; `more` stands beside the items."""

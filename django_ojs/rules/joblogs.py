@@ -14,8 +14,6 @@ LEVELS: dict[str, int] = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }  # fmt: skip
-#: Other words for them, as other languages have them.
-_OTHERS = {"trace": logging.DEBUG, "notice": logging.INFO, "warn": logging.WARNING, "fatal": logging.CRITICAL}
 #: Above all levels.
 OFF = 10_000
 #: Values that the fields of one line have, at any depth.
@@ -24,7 +22,7 @@ MOST_VALUES = 200
 
 def level_of(word: str) -> int:
     """The number of a level that is written as a word. Raises ValueError."""
-    found = LEVELS.get(word.lower()) or _OTHERS.get(word.lower())
+    found = LEVELS.get(word.lower())
     if found is None:
         raise ValueError(f"must be one of {', '.join(LEVELS)}")
     return found

@@ -27,7 +27,7 @@ from django_ojs.registry import InvalidHandler, is_coroutine_function, registry
 from django_ojs.rules import names
 from django_ojs.states import TERMINAL
 from django_ojs.tasks import results
-from django_ojs.tasks.discovery import check_backend
+from django_ojs.tasks.options import check_backend
 from django_ojs.tasks.task import (
     AnyResult,
     AnyTask,

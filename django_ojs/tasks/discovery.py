@@ -1,4 +1,5 @@
-"""Import the modules that define tasks, and check the setting `TASKS`; the numbers are listed in `django_ojs.checks`.
+"""Import the modules that define tasks, and check the setting `TASKS` (its backends: `options`); the numbers are listed
+in `django_ojs.checks`.
 
 Imported is what a web process imports, and never what a job names.
 """
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.apps import apps
 from django.conf import settings
@@ -21,15 +22,9 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.errors import OJSError
 from django_ojs.guard import get_logger
 from django_ojs.messages import jobs_wait
 from django_ojs.registry import Fault, registry
-from django_ojs.rules import names, suggest
-
-if TYPE_CHECKING:
-    from django_ojs.tasks.backend import OJSBackend
-
 
 logger = get_logger(__name__)
 
@@ -43,18 +38,17 @@ def available() -> bool:
 
 
 def aliases() -> list[str]:
-    """The aliases of `TASKS` whose backend is an `OJSBackend`."""
+    """The aliases of `TASKS` whose backend is an `OJSBackend`, which makes an `OJSTask` of a function."""
     if not available():
         return []
     return [alias for alias in settings.TASKS if _is_ours(alias)]
 
 
 def _is_ours(alias: str) -> bool:
-    from django_ojs.tasks.backend import OJSBackend
-    from django_ojs.tasks.task import InvalidTaskBackend, task_backends
+    from django_ojs.tasks.task import InvalidTaskBackend, OJSTask, task_backends
 
     try:
-        return isinstance(task_backends[alias], OJSBackend)
+        return issubclass(task_backends[alias].task_class, OJSTask)
     except InvalidTaskBackend:  # its users and Django's check report it; ours work nevertheless
         return False
 
@@ -109,28 +103,6 @@ def _adopt(alias: str) -> None:
                 logger.debug("%s cannot be sent to the backend %s: %s", task.module_path, alias, error)
 
 
-KNOWN = ("max_attempts", "backoff", "modules")
-
-
-def check_backend(backend: OJSBackend) -> Iterator[CheckMessage]:
-    """E201, E202, W201: queue names and options of one backend."""
-    where = f"TASKS[{backend.alias!r}]"
-    for queue in sorted(backend.queues, key=str):
-        try:
-            names.check_queue(queue)
-        except ValueError as error:
-            hint = "Rename it here and in @task(queue_name=...): OJS allows hyphens where you may have underscores."
-            yield Error(f"{where}: the queue {queue!r} {error}.", hint=hint, id="django_ojs.E201")
-    for name in backend.options:
-        if name not in KNOWN:
-            near = suggest.nearest(str(name), KNOWN)
-            hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(KNOWN)}."
-            yield Caution(
-                f"{where}: OJSBackend has no option {name!r}, and ignores it.", hint=hint, id="django_ojs.W201"
-            )
-    yield from _check_options(where, backend.options)
-
-
 @register(Tags.compatibility)
 def check_home(**kwargs: Any) -> Iterator[CheckMessage]:
     """E203, W203: the Tasks API that the setting needs is missing."""
@@ -171,13 +143,3 @@ def check_waiting(databases: Sequence[str] | None = None, **kwargs: Any) -> list
         for name, count in unserved_types(alias).items()
         if name not in here
     ]
-
-
-def _check_options(where: str, options: dict[str, Any]) -> Iterator[CheckMessage]:
-    from django_ojs.tasks.task import retries
-
-    try:
-        retries(options.get("max_attempts", 1), options.get("backoff"))
-    except (TypeError, ValueError, OJSError) as error:
-        hint = 'For instance OPTIONS = {"max_attempts": 5, "backoff": "2s"}.'
-        yield Error(f"{where}: {error}", hint=hint, id="django_ojs.E202")

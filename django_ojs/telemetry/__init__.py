@@ -1,8 +1,8 @@
 """Watching the server: metrics, traces, structured logs (events specification 7 and 8).
 
 `gather` has the metrics and what a scrape sees of them, `collector` and `otel` hand it to prometheus-client and
-OpenTelemetry. `tracing` and `spans` carry the trace context, `logs` writes what happens to jobs into the log, `pushes`
-takes the time of a PUSH. What is optional is imported where it is used.
+OpenTelemetry. `tracing` and `spans` carry the trace context (`tracecontext`), `logs` writes what happens to jobs into
+the log, `pushes` takes the time of a PUSH. What is optional is imported where it is used.
 
 Operations know nothing of all this: what takes part in them subscribes when the app is ready.
 """

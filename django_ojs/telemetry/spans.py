@@ -20,7 +20,7 @@ import django_ojs
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.rules import errorobjects, redaction
-from django_ojs.telemetry.tracing import MAX_TRACESTATE, joined
+from django_ojs.telemetry.tracecontext import MAX_TRACESTATE, joined
 
 if TYPE_CHECKING:
     from django_ojs.rules.workflows import Plan

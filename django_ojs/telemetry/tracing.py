@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any
 from django_ojs import jsontext, spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.rules.envelope import trace_id_in
+from django_ojs.telemetry.tracecontext import MAX_BAGGAGE, MAX_TRACESTATE, TRACE_KEYS, joined
 
 if TYPE_CHECKING:
     from django_ojs.rules.workflows import Plan
-
-#: What belongs to one trace: a job that has one of these gets none of the others from us.
-TRACE_KEYS = frozenset({"traceparent", "tracestate", "trace_id"})
-MAX_TRACESTATE, MAX_BAGGAGE = 512, 8192
 
 #: What the request brought that is being answered. `_DETACHED`: the jobs belong to no caller that this process knows.
 _received: ContextVar[Mapping[str, str] | None] = ContextVar("ojs_received", default=None)
@@ -158,15 +155,6 @@ def _ambient(received: Mapping[str, str] | None) -> Mapping[str, str]:
     spans = _loaded()
     current: dict[str, str] = spans.current() if spans else {}
     return joined(received or {}, current)
-
-
-def joined(received: Mapping[str, str], current: dict[str, str]) -> Mapping[str, str]:
-    """What the request brought, with the trace of the current span in place of the request's."""
-    if not current:
-        return received
-    kept = {key: value for key, value in received.items() if key not in TRACE_KEYS or "traceparent" not in current}
-    trace_id = trace_id_in(current.get("traceparent", ""))
-    return kept | current | ({"trace_id": trace_id} if trace_id else {})
 
 
 def _loaded() -> Any:

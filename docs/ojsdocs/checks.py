@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import django_ojs.checks
 import django_ojs.tasks.discovery
+import django_ojs.tasks.options
 from ojsdocs.markdown import prose
 
-MODULES = (django_ojs.checks, django_ojs.tasks.discovery)
+MODULES = (django_ojs.checks, django_ojs.tasks.discovery, django_ojs.tasks.options)
 LEVELS = {"E": "Errors", "W": "Warnings", "I": "Notes"}
 _KINDS = {"Error", "Caution", "Warning", "Info"}
 _TITLE = re.compile(r"\b([EWI]\d{3}) (.+?)(?=\s+[EWI]\d{3} |\s*$)", re.MULTILINE)

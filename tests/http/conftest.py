@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from django.test import Client
 
-from django_ojs import keys
+from django_ojs import jsontext, keys
 from django_ojs.http import testhooks
+from django_ojs.http.base import OJSView
 from django_ojs.queues import configuration
 from django_ojs.testing import database
+from tests.http.described import described
 
 V1 = "/ojs/v1"
+#: The names of members in the bodies of requests, as they are written, and in the faults of answers.
+_NAMES = re.compile(rb'"(?:[^"\\]|\\.)*"(?=\s*:)')
+_UNDECLARED = re.compile(r" has (.*), undeclared$", re.DOTALL)
 
 
 class Api:
@@ -77,6 +85,44 @@ def _open_site(settings: Any) -> None:
     """No credentials needed, unless a test says otherwise."""
     settings.OJS = {"ALLOW_ANONYMOUS": True}
     configuration.forget()
+
+
+@pytest.fixture
+def echoed() -> None:
+    """The test sends what no client should, and answers repeat it: they are not compared with the document."""
+
+
+def _is_ours(view: Any) -> bool:
+    """Whether the document is to have it: no view of a site's own, and none of the test hooks."""
+    module = type(view).__module__
+    return module.startswith("django_ojs.") and module != testhooks.__name__
+
+
+@pytest.fixture(autouse=True)
+def described_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every answer of our views that the test gets has the members that the OpenAPI document says, with their types,
+    and no others."""
+    if find_spec("drf_spectacular") is None or "echoed" in request.fixturenames:
+        yield
+        return
+    document, found, sent, finalize = described(), dict[str, None](), set[bytes](), OJSView.finalize_response
+
+    def checked(view: Any, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = finalize(view, request, response, *args, **kwargs)
+        match = view.request.resolver_match
+        if match is not None and _is_ours(view) and not answer.streaming:
+            route, media = match.route[max(match.route.find("ojs/"), 0) :], answer.get("Content-Type", "")
+            sent.update(_NAMES.findall(getattr(view, "raw", None) or b""))
+            method = "GET" if view.request.method == "HEAD" else view.request.method
+            found.update(dict.fromkeys(document.faults(route, method, answer.status_code, media, answer.content)))
+        return answer
+
+    monkeypatch.setattr(OJSView, "finalize_response", checked)
+    yield
+    for fault in list(found):  # a job keeps the members of its client's own
+        if (own := _UNDECLARED.search(fault)) and jsontext.dumps(own[1]).encode(errors="replace") in sent:
+            del found[fault]
+    assert not found, "\n".join(found)
 
 
 @pytest.fixture

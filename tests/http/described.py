@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from functools import cache
 from typing import Any
 
+from django_ojs import jsontext
 from django_ojs.http import openapi
 
 Schema = Mapping[str, Any]
@@ -17,8 +21,8 @@ _FORMATS: dict[str, Callable[[str], object]] = {
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1,
+    "number": lambda value: isinstance(value, int | float | Decimal) and not isinstance(value, bool),
     "string": lambda value: isinstance(value, str),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
@@ -41,6 +45,11 @@ def mistake(value: Any, schema: Schema) -> str:
     return ""
 
 
+def _schema(answer: Schema) -> Schema:
+    found: Schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+    return found
+
+
 class Described:
     """The document, and how a value differs from a schema in it."""
 
@@ -49,11 +58,28 @@ class Described:
 
     def schemas(self, path: str, method: str, status: int) -> Schema | None:
         said = self.document["paths"][path][method.lower()]["responses"].get(str(status))
+        return None if said is None else _schema(said)
+
+    def faults(self, route: str, method: str, status: int, media: str, content: bytes) -> Iterator[str]:
+        """What an answer has that the document does not say, and the other way round; nothing of what is no JSON.
+
+        Args:
+            route: that of Django, from `ojs/` on where it has that.
+        """
+        if "json" not in media or not content:
+            return
+        path = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route)
+        said = self.document["paths"].get(path, {}).get(method.lower())
         if said is None:
-            return None
-        content = said.get("content", {})
-        found: Schema = content.get("application/json", {}).get("schema", {})
-        return found
+            if status < 400 and route.startswith("ojs/"):
+                yield f"{method} {path} is not declared"
+            return
+        answer = said["responses"].get(str(status), said["responses"]["default"] if status >= 400 else None)
+        if answer is None:
+            yield f"{method} {path}: {status} is not declared"
+            return
+        for found in self.differences(jsontext.loads(content.decode()), _schema(answer), ""):
+            yield f"{method} {path}: {status}{found}"
 
     def resolve(self, schema: Schema) -> Schema:
         """What the component says to which a schema refers."""
@@ -82,7 +108,9 @@ class Described:
         if branches := schema.get("oneOf") or schema.get("anyOf"):
             found = [list(self.differences(value, branch, place)) for branch in branches]
             if all(found):
-                yield from min(found, key=len)
+                # of the branch that is most like the value
+                is_other = {id(faults): any(one.startswith(f"{place} is ") for one in faults) for faults in found}
+                yield from min(found, key=lambda faults: (is_other[id(faults)], len(faults)))
             return
         if wrong := mistake(value, schema):
             yield f"{place} is {value!r:.60}, {wrong}"
@@ -105,3 +133,9 @@ class Described:
                 yield f"{place} has {member}, undeclared"
             elif isinstance(others, dict):
                 yield from self.differences(value[member], others, f"{place}.*")
+
+
+@cache
+def described() -> Described:
+    """The document, as this process reads it once."""
+    return Described()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Q
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -31,7 +32,8 @@ from django_ojs.jobs.filterfields import (
 )
 from django_ojs.jobs.selection import JobFilter, names_in, shown_in
 from django_ojs.models import BulkAction, Job
-from django_ojs.states import State
+from django_ojs.rules import ids
+from django_ojs.states import TERMINAL, State
 from tests import docs  # noqa: F401 - where `ojsdocs` can be imported
 from tests.http.conftest import Api, error_of
 
@@ -167,6 +169,115 @@ class TestANewFilter:
             in filters.render()
         )
         assert "| `--trace NAME` | only jobs of this trace |" in commands.render()
+
+
+# Each filter at each door
+
+#: The value of each filter that a caller may give, and the jobs of the fixture `known` that it finds.
+THEN = "30m"  # so long ago: behind the first job and before the others
+LATER = {"plain", "text", "had", "has", "dead", "member"}
+VALUES: dict[str, tuple[Any, set[str]]] = {
+    "states": ("discarded", {"dead"}), "queue": ("mail", {"early"}), "type": ("mail.*", {"early"}),
+    "tag": ("nightly", {"early"}), "text": ("needle", {"text"}), "since": (THEN, LATER), "until": (THEN, {"early"}),
+    "error": ("kaput", {"dead"}), "created_since": (THEN, LATER), "created_until": (THEN, {"early"}),
+    "worker_id": ("w-1", {"has"}), "last_worker": ("w-1", {"has", "had"}), "error_type": ("Boom", {"dead"}),
+    "older_than": (THEN, {"early"}), "enqueued_before": (THEN, {"early"}), "enqueued_after": (THEN, LATER),
+    "priority": (7, {"early"}), "meta": ({"of": 1}, {"early"}), "workflow": ("", {"member"}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def known(api: Api) -> dict[str, str]:
+    """The ids of jobs that each of the filters tells apart, and that of a workflow."""
+    options = {"tags": ["nightly"], "priority": 7, "meta": {"of": 1}}
+    found = {"early": api.push("mail.send", queue="mail", options=options)["id"]}
+    hour_ago = clock.now() - dt.timedelta(hours=1)
+    Job.objects.update(id=ids.first_at(hour_ago), created_at=hour_ago, enqueued_at=hour_ago)
+    found["early"] = str(Job.objects.get().pk)
+    found["had"] = api.push()["id"]
+    api.fetch(worker_id="w-1")
+    assert api.post("/workers/ack", {"job_id": found["had"], "worker_id": "w-1"}).status_code == 200
+    found["dead"] = api.push(retry={"max_attempts": 1})["id"]
+    api.fetch(worker_id="w-2")
+    assert api.post("/workers/nack", {"job_id": found["dead"], "error": {"type": "Boom", "message": "kaput"}}).json()
+    found["has"] = api.push()["id"]
+    api.fetch(worker_id="w-1")
+    found["plain"], found["text"] = api.push()["id"], api.push(args=["needle"])["id"]
+    flow = api.post("/workflows", {"type": "chain", "steps": [{"type": "report.make", "args": []}]}).json()
+    found["member"] = str(Job.objects.get(type="report.make").pk)
+    assert Job.objects.count() == len(found) == len(LATER | {"early"})
+    return {**found, "flow": flow["workflow"]["id"]}
+
+
+def listed(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
+    for path in ("/jobs", "/admin/jobs"):
+        yield {job["id"] for job in api.get(path, {name: value}).json()["items"]}
+
+
+def changed_by_operators(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
+    yield changed(api, "/admin/jobs/bulk", {name: value}, confirm=True)
+    yield changed(api, "/admin/jobs/bulk", {name: value}, confirm=True, background=True)
+
+
+def changed_by_producers(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
+    yield changed(api, "/jobs/bulk", {name: value})
+
+
+def changed(api: Api, path: str, wanted: dict[str, Any], **more: Any) -> set[str]:
+    """The jobs that bulk operations cancel or delete, whatever their states are."""
+    found = set()
+    for state in [wanted.get("state"), wanted.get("states")] if wanted.keys() & {"state", "states"} else State:
+        if state is None:
+            continue
+        verb = "delete" if State(state) in TERMINAL else "cancel"
+        body = {"filter": {"state": state, **wanted}, **more}
+        before = dict(Job.objects.values_list("pk", "state"))
+        with transaction.atomic():
+            answer = api.post(f"{path}/{verb}", body)
+            assert answer.status_code in (200, 202, 207, 422), answer.content
+            while bulk.advance_action():
+                pass
+            after = dict(Job.objects.values_list("pk", "state"))
+            transaction.set_rollback(True)
+        found |= {str(pk) for pk, was in before.items() if after.get(pk) != was}
+    return found
+
+
+def on_the_page(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
+    page = admin.get(reverse("admin:django_ojs_job_changelist"), {name: value}, follow=True)
+    yield {str(job.pk) for job in page.context["cl"].result_list}
+
+
+def by_commands(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
+    yield {job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", f"--{name.replace('_', '-')}", value))}
+
+
+DOORS: dict[Notation, Callable[[Api, Client, str, Any], Iterator[set[str]]]] = {
+    LIST: listed, OPERATOR: changed_by_operators, PRODUCER: changed_by_producers, PAGE: on_the_page,
+    COMMAND: by_commands,
+}  # fmt: skip
+
+
+def test_each_filter_that_a_caller_may_give_is_tried() -> None:
+    assert VALUES.keys() == filters.declared().keys()
+    assert DOORS.keys() == set(Notation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filter", VALUES)
+def test_a_filter_finds_the_same_jobs_at_every_door(
+    api: Api, admin_client: Client, known: dict[str, str], filter: str
+) -> None:
+    value, wanted = VALUES[filter]
+    value = value or known["flow"]
+    for notation, door in DOORS.items():
+        for name in JobFilter.base_filters[filter].names_in(notation, filter):
+            for found in door(api, admin_client, name, value):
+                names = {label for label, job in known.items() if job in found}
+                running = {"has"} if notation is PRODUCER else set()  # which a filter of theirs leaves alone
+                assert names == wanted - running, (notation, name)
+    given = JobFilter({"states": list(State), filter: value})
+    assert JobFilter.from_json(given.to_json()) == given
 
 
 def test_every_filter_is_described() -> None:

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.test import RequestFactory
 from rest_framework.request import Request
 
-from django_ojs import clock, enqueue, spellings
+from django_ojs import clock, enqueue, get_job, spellings
 from django_ojs.cron import schedules
 from django_ojs.envelope import validate
 from django_ojs.errors import InvalidPayload, InvalidRequest, InvalidWorkflow
@@ -30,6 +30,7 @@ from django_ojs.rules import attributes, envelope, errorobjects
 from django_ojs.rules import cron as cron_rules
 from django_ojs.rules.problems import validate_sequence
 from django_ojs.spellings import Table
+from django_ojs.testing import job_context
 from django_ojs.webhooks import subscriptions
 from tests.http.conftest import V1, Api, error_of
 
@@ -258,6 +259,19 @@ def held(api: Api) -> str:
     return str(api.fetch()["id"])
 
 
+def as_a_level(api: Api, word: str) -> Any:
+    """The level of the line that is stored, and what is found of four lines: by every way that leads to one."""
+    job = held(api)
+    lines = [{"message": one, "level": one} for one in ("debug", "info", "warning", "error")]
+    lines.append({"message": "x", "level": word})
+    assert api.post(f"/jobs/{job}/logs", {"lines": lines}).status_code == 200
+    shown = api.get(f"/jobs/{job}/logs", {"level": word}).json()["items"]
+    handle = get_job(job)
+    assert [line.message for line in handle.logs(level=word)] == [line["message"] for line in shown]
+    job_context().log("x", level=word.upper())
+    return [(line["message"], line["level"]) for line in shown]
+
+
 def as_a_state(api: Api, word: str) -> Any:
     assert api.post("/workers/heartbeat", {"worker_id": "w", "state": word}).status_code == 200
     return api.get("/workers/w/health").json()["state"]
@@ -383,6 +397,7 @@ DOORS: dict[str, tuple[Table, Callable[[Api, str], Any]]] = {
     "error": (spellings.ERROR, in_an_error),
     "heartbeat": (spellings.ACTIVE_JOBS, in_a_heartbeat),
     "progress": (spellings.PROGRESS, in_a_report),
+    "level of logs": (spellings.LOG_LEVEL, as_a_level),
     "worker state": (spellings.WORKER_STATE, as_a_state),
     "fetch": (spellings.FETCH, in_a_fetch),
     "event type": (spellings.EVENT_TYPE, as_an_event_type),
@@ -749,6 +764,7 @@ def test_faults_of_a_rate_limit_name_what_the_caller_wrote(
         {"key": "k", "limit": 1, "period": "PT1S", "period_ms": "soon"},
     ],
 )
+@pytest.mark.usefixtures("echoed")
 def test_a_period_that_does_not_count_is_not_looked_at(api: Api, policy: dict[str, Any]) -> None:
     assert api.push(rate_limit=policy)["rate_limit"] == policy
 
