@@ -12,7 +12,8 @@ from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 
-from django_ojs.models import IdempotencyKey, Job, RateLimit, RateStart, Ticket, Workflow
+from django_ojs.models import IdempotencyKey, Job, Ticket, Workflow
+from django_ojs.models.fields import NameField
 
 pytestmark = pytest.mark.django_db
 
@@ -34,15 +35,21 @@ def test_mariadb_has_whole_indexes_where_it_can_have_no_partial_ones() -> None:
 
 
 @pytest.mark.mariadb
-@pytest.mark.parametrize("model,column", [(Job, "rate_key"), (RateLimit, "key"), (RateStart, "key")])
-def test_keys_that_differ_in_their_case_are_two_in_mariadb(model: type, column: str) -> None:
+def test_the_columns_of_names_compare_bytes_in_mariadb() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT collation_name FROM information_schema.columns "
-            "WHERE table_schema = DATABASE() AND table_name = %s AND column_name = %s",
-            [model._meta.db_table, column],  # type: ignore[attr-defined]
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = DATABASE() AND collation_name = 'utf8mb4_nopad_bin'"
         )
-        assert cursor.fetchone() == ("utf8mb4_bin",)
+        exact = set(cursor.fetchall())
+    names = {
+        (model._meta.db_table, field.column)
+        for model in apps.get_app_config("django_ojs").get_models()
+        for field in model._meta.local_fields
+        if isinstance(field, NameField)
+    }
+    assert names == exact
+    assert ("django_ojs_worker", "id") in names
 
 
 def vacuum_settings() -> dict[str, str]:

@@ -28,7 +28,7 @@ from rest_framework.response import Response
 
 from django_ojs import errors, jsontext
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
-from django_ojs.faults import suppress_passing
+from django_ojs.faults import passes
 from django_ojs.groupcommit import serves_others
 from django_ojs.grpc import definition, messages, metadata
 from django_ojs.grpc.errors import Code, RpcError, logger, refusal
@@ -450,12 +450,13 @@ def _claims(jobs: list[Any]) -> dict[uuid.UUID, int]:
 
 def _hand_back(claims: Mapping[uuid.UUID, int]) -> None:
     """No handler has run them: the attempt does not count. What cannot go back now does when its reservation ends."""
-
-    def notice(error: Exception) -> None:
-        logger.error("%s that no client received could not be handed back: %s", jobs(len(claims)), error)
-
-    with suppress_passing(notice):
+    try:
         requeue(list(claims), attempts=claims, unrun=claims)
+    except BaseException as error:  # noqa: BLE001 - whoever would be told of it has gone
+        logger.error(
+            "%s that no client received could not be handed back: %s",
+            jobs(len(claims)), str(error) or type(error).__name__, exc_info=not passes(error),
+        )  # fmt: skip
 
 
 # Heartbeat

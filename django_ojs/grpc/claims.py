@@ -35,7 +35,7 @@ from django.db.models import Exists, OuterRef
 from django_ojs import clock, hooks, lockwaits
 from django_ojs.backoff import Backoff
 from django_ojs.events.catalogue import Record
-from django_ojs.faults import is_contention, suppress_passing
+from django_ojs.faults import is_contention, passes, suppress_passing
 from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.guard import get_logger
 from django_ojs.jobs.fetch import Fetch, fetch_each
@@ -440,14 +440,23 @@ class _Claimer(Service):
             self._waker.stop(END_OF_WAKER)
 
     def _leave(self) -> None:
-        """Give back what is left, as far as the database answers, and say that no worker sleeps here any more."""
-
-        def notice(error: Exception) -> None:
-            logger.warning("Jobs that were not sent come back when their reservations end: %s", str(error).strip())
-
-        with suppress_passing(notice):
+        """Give back what is left, as far as that can be done, and say that no worker sleeps here any more."""
+        try:
             self._give_back()
+        except BaseException as error:  # noqa: BLE001 - the thread ends, and has said goodbye
+            self._tell_left(error)
+        else:
+            if self._streams.has_returns:
+                self._tell_left("other transactions have locked them")
+        with suppress_passing():
             self._waker.awake()
+
+    def _tell_left(self, why: object) -> None:
+        logger.warning(
+            "Jobs that were not sent come back when their reservations end: %s",
+            str(why).strip() or type(why).__name__,
+            exc_info=isinstance(why, BaseException) and not passes(why),
+        )
 
     def _poll(self) -> None:
         """Claim for all that have room; then sleep, unless there may be more."""
@@ -587,7 +596,7 @@ class _Claimer(Service):
         try:
             given = persist(give, self._using, self.stopping)
             left = persist(lambda: self._still_held(attempts.keys() - set(given)), self._using, self.stopping)
-        except Exception:
+        except BaseException:  # a middleware of the site may call sys.exit()
             self._streams.give_back(attempts)
             raise
         if left := {job_id: attempt for job_id, attempt in left.items() if attempts[job_id] == attempt}:

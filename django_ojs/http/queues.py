@@ -41,6 +41,7 @@ from django_ojs.http.serializers import (
     shared,
 )
 from django_ojs.models import Job, Queue
+from django_ojs.models.fields import same_name
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import (
@@ -689,7 +690,7 @@ class QueueViewSet(OJSViewSet):
         check_queue(self.request, name if name == TEMPLATE else _path_name(name))
         if self.operator:  # at this door figures stand beside the configuration
             check_figures(self.request)
-        queue = Queue.objects.using(router.db_for_write(Queue)).filter(name=name).first()
+        queue = Queue.objects.using(router.db_for_write(Queue)).filter(same_name("name", name)).first()
         if queue is None and name != TEMPLATE:
             raise NotFound.resource("queue", name)
         return Response(self._configured(name, queue))

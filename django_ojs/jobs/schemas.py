@@ -20,7 +20,7 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import Duplicate, InvalidRequest, NotFound, SchemaValidation
 from django_ojs.messages import phrase
 from django_ojs.models import JobSchema
-from django_ojs.models.fields import RawJSON
+from django_ojs.models.fields import RawJSON, same_name
 from django_ojs.rules import attributes, redaction, schemas
 from django_ojs.rules.envelope import JobSpec
 
@@ -80,7 +80,7 @@ def versions(job_type: str, *, using: str | None = None) -> list[JobSchema]:
     """The schemas of a type, newest version first."""
     if not job_type.isprintable():  # a NUL cannot even be looked for
         return []
-    found = JobSchema.objects.using(database(using)).filter(job_type=job_type)
+    found = JobSchema.objects.using(database(using)).filter(same_name("job_type", job_type))
     return sorted(found, key=lambda schema: schemas.order(schema.version), reverse=True)
 
 

@@ -58,7 +58,7 @@ from django_ojs.jobs.filterfields import (
 from django_ojs.jobs.search import Look
 from django_ojs.messages import phrase
 from django_ojs.models import Job, WorkflowStep
-from django_ojs.models.fields import named, same_name
+from django_ojs.models.fields import has_exactly, named, same_name, searched_for
 from django_ojs.models.job import JobQuerySet, in_states
 from django_ojs.rules import ids, names, redaction
 from django_ojs.rules.durations import format_instant
@@ -76,23 +76,23 @@ def with_error(text: str) -> Q:
 
 def with_error_type(name: str) -> Q:
     """Jobs with an error of this type. Errors are stored with their type and code first (`rules.errorobjects`)."""
-    return Q(errors__contains=f'{{"type":{jsontext.dumps(name)},"code":')
+    return has_exactly("errors", f'{{"type":{jsontext.dumps(name)},"code":')
 
 
 def with_error_text(text: str) -> Q:
     """Jobs in whose errors this text is, as they are stored."""
-    return Q(errors__contains=jsontext.dumps(text)[1:-1])
+    return searched_for("errors", jsontext.dumps(text)[1:-1])
 
 
 def with_tag(tag: str) -> Q:
     """Jobs in whose other attributes this tag may be: `tags` of a row tells whether it is."""
-    return Q(extra__contains=jsontext.dumps(tag))
+    return has_exactly("extra", jsontext.dumps(tag))
 
 
 def with_text(text: str) -> Q:
     """Jobs in whose arguments or meta this text is, as they are stored."""
     needle = jsontext.dumps(text)[1:-1]
-    return Q(args__contains=needle) | Q(meta__contains=needle)
+    return searched_for("args", needle) | searched_for("meta", needle)
 
 
 def tags(extra: Any) -> Any:
@@ -109,10 +109,10 @@ def _is_shown_in_errors(text: str) -> tuple[Check, Columns] | None:
 
 
 def _shows(text: str, row: Mapping[str, Any], *parts: str) -> bool:
-    """Whether this text is in what operators see of these parts. Databases differ about case: none counts here."""
+    """Whether this text is in what operators see of these parts: as `searched_for` finds it in what is stored."""
     shown = (redaction.part(name, row[name], row["type"], row["meta"]) for name in parts)
-    needle = jsontext.dumps(text)[1:-1].casefold()
-    return any(needle in jsontext.dumps(value).casefold() for value in shown)
+    needle = jsontext.dumps(text)[1:-1].lower()
+    return any(needle in jsontext.dumps(value).lower() for value in shown)
 
 
 def _along(lookup: str) -> Callable[[JobFilter, Any], Q]:
@@ -196,7 +196,8 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     )  # fmt: skip
     text = Member(
         TextFilterField, _nothing, rest=with_text, check=_is_shown_in,
-        help="jobs with this text in their arguments or meta", title=_("text"), names={PAGE: "q", COMMAND: "search"},
+        help="jobs with this text, in capitals or not, in their arguments or meta", title=_("text"),
+        names={PAGE: "q", COMMAND: "search"},
     )  # fmt: skip
     #: Along the times, commands and the admin look for what is recent: ended jobs by their end.
     since = Member(
@@ -211,8 +212,8 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     )  # fmt: skip
     error = Member(
         TextFilterField, lambda wanted, value: with_error(value) & ~Q(state=State.COMPLETED),
-        help="jobs that did not complete and in whose errors this text is", title=_("error class or message"),
-        example="ConnectionError", names=dict.fromkeys(_BY_HAND, "error"),
+        help="jobs that did not complete and in whose errors this text is, in capitals or not",
+        title=_("error class or message"), example="ConnectionError", names=dict.fromkeys(_BY_HAND, "error"),
     )  # fmt: skip
     created_since = Member(
         InstantFilterField, of_column("created_at__gte"), index=Index.MANY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, NaturalKeys, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, NaturalKeys, OJSModel
 
 
 class APIKey(OJSModel):
@@ -24,7 +24,7 @@ class APIKey(OJSModel):
         PURGE = "admin.purge", "admin.purge: delete below /admin"
         ADMIN = "admin", "admin: everything, and manage"
 
-    name = models.CharField(max_length=100, unique=True)
+    name = NameField(max_length=100, unique=True)
     prefix = models.CharField(max_length=16, editable=False, help_text="The first characters, to recognise it by.")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = JSONTextField(default=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, MomentField, OJSModel
+from django_ojs.models.fields import JSONTextField, MomentField, NameField, OJSModel
 from django_ojs.rules.approvals import MAX_TITLE, ApprovalState
 
 STATES = [(state.value, state.value) for state in ApprovalState]
@@ -62,7 +62,7 @@ class ApprovalAssignee(OJSModel):
     id = models.BigAutoField(primary_key=True)
     approval = models.ForeignKey(Approval, models.CASCADE, related_name="assignees")
     kind = models.CharField(max_length=5, choices=Kind.choices)
-    key = models.CharField(max_length=255, help_text="The primary key, or the permission.")
+    key = NameField(max_length=255, help_text="The primary key, or the permission.")
     name = models.CharField(max_length=255, help_text="What people know it by.")
 
     class Meta:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 
 
 class JobAttempt(OJSModel):
@@ -29,8 +29,8 @@ class JobAttempt(OJSModel):
     job_id = models.UUIDField()
     round = models.PositiveIntegerField(help_text="How often the job had been retried from the beginning.")
     attempt = models.PositiveIntegerField(help_text="The number of the attempt in its round.")
-    worker_id = models.CharField(max_length=255, default="", blank=True)
-    release = models.CharField(max_length=64, default="", blank=True, help_text="Of the site's own code (RELEASE).")
+    worker_id = NameField(max_length=255, default="", blank=True)
+    release = NameField(max_length=64, default="", blank=True, help_text="Of the site's own code (RELEASE).")
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField()
     outcome = models.CharField(max_length=9, choices=Outcome.choices)

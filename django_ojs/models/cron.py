@@ -7,7 +7,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 from django_ojs.rules.cron import OverlapPolicy
 
 
@@ -23,7 +23,7 @@ class CronSchedule(OJSModel):
         API = "api"  #: registered by a caller, over HTTP for instance
         CODE = "code"  #: from `@job(..., cron=...)`; `client.sync` keeps it as the code says
 
-    name = models.CharField(max_length=255, primary_key=True)
+    name = NameField(max_length=255, primary_key=True)
     expression = models.CharField(max_length=255, help_text="As it was given.")
     timezone = models.CharField(max_length=64, default="UTC")
     type = models.CharField("job type", max_length=255)
@@ -87,7 +87,7 @@ class CronRun(OJSModel):
     """
 
     id = models.BigAutoField(primary_key=True)
-    name = models.CharField(max_length=255, help_text="The schedule's name.")
+    name = NameField(max_length=255, help_text="The schedule's name.")
     job_id = models.UUIDField(unique=True)
     queue = models.CharField(max_length=128)
     scheduled_at = models.DateTimeField(help_text="The nominal time.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 
 
 class Event(OJSModel):
@@ -41,7 +41,7 @@ class Event(OJSModel):
     queue = models.CharField(max_length=128, default="")
     state = models.CharField(max_length=9, default="")
     attempt = models.PositiveIntegerField(default=0)
-    worker_id = models.CharField(max_length=255, default="")
+    worker_id = NameField(max_length=255, default="")
     trace_id = models.CharField(max_length=64, default="")
     workflow_id = models.UUIDField(null=True)
     data = JSONTextField(default=None)

@@ -1,17 +1,18 @@
-"""What the models share: where they are read, columns with JSON in them, conditions on names and patterns, and names to
-translate."""
+"""What the models share: where they are read, columns with JSON in them, columns with names, conditions on names and
+texts, and names to translate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial, reduce
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models import Q
-from django.db.models.lookups import Exact, StartsWith
+from django.db.models.lookups import Contains, Exact, IContains, StartsWith
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
@@ -85,10 +86,31 @@ class _MomentField(models.DateTimeField):  # type: ignore[type-arg]
         return str(self.value_from_object(obj) or "")
 
 
-if TYPE_CHECKING:
-    MomentField = models.DateTimeField  # whose plugin knows which of them may be None
+class _NameField(models.CharField):  # type: ignore[type-arg]
+    """A name that a site, a client or an operator has given, by which rows are found. Names that differ in anything are
+    different names on every database: a column of MariaDB gets a collation that compares their bytes. Its usual ones
+    do not tell apart what differs in case, accents or final spaces.
+
+    Names that cannot have capitals, as those of queues and job types, need no such column.
+    """
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django_ojs.models.fields.NameField", args, kwargs
+
+    def db_parameters(self, connection: Any) -> Any:
+        found = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            found["collation"] = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+        return found
+
+
+if TYPE_CHECKING:  # the plugin knows which of Django's own may be None
+    MomentField = models.DateTimeField
+    NameField = models.CharField
 else:
     MomentField = _MomentField
+    NameField = _NameField
 
 
 class Rows(models.QuerySet[_Row]):
@@ -149,17 +171,31 @@ def split(entries: Sequence[str]) -> tuple[list[str], list[str]]:
     return exact, [begin for begin in begins if begin is not None]
 
 
-@partial(models.CharField.register_lookup, lookup_name="ojs_same")
+_Lookup = TypeVar("_Lookup", bound="type[models.Lookup[Any]]")
+
+
+def _lookup(name: str) -> Callable[[_Lookup], _Lookup]:
+    """Register a lookup of texts. Its own name stays that of Django's, whose operators it has."""
+
+    def register(lookup: _Lookup) -> _Lookup:
+        models.CharField.register_lookup(lookup, name)
+        models.TextField.register_lookup(lookup, name)
+        return lookup
+
+    return register
+
+
+@_lookup("ojs_same")
 class _Same(Exact):
-    """The very text. MariaDB's usual collations take texts that differ in case, in accents or in final spaces for the
-    same. It finds candidates by the index, and compares their bytes."""
+    """The very text. Where a column of MariaDB has one of its usual collations, it finds candidates by the index, and
+    compares their bytes."""
 
     def as_mysql(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
         sql, params = self.as_sql(compiler, connection)
         return f"({sql} AND BINARY {sql})", (*params, *params)
 
 
-@partial(models.CharField.register_lookup, lookup_name="ojs_begins")
+@_lookup("ojs_begins")
 class _Begins(StartsWith):
     """What begins with the very text. SQLite's LIKE does not tell `a` from `A`."""
 
@@ -168,9 +204,53 @@ class _Begins(StartsWith):
         return f"substr({sql}, 1, %s) = %s", (*params, len(self.rhs), self.rhs)
 
 
+@_lookup("ojs_has")
+class _Has(Contains):
+    """What has the very text in it."""
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        sql, params = self.process_lhs(compiler, connection)
+        return f"instr({sql}, %s) > 0", (*params, self.rhs)
+
+
+@_lookup("ojs_searched")
+class _Searched(IContains):
+    """What has the text in it as a person searches for one: the case of letters does not count, and all else does.
+
+    PostgreSQL's ILIKE can use an index of trigrams, which Django's `UPPER` cannot.
+    """
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        return self._like("{} ILIKE %s", compiler, connection)
+
+    def as_mysql(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        return self._like("LOWER({}) LIKE BINARY LOWER(%s)", compiler, connection)
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        if str(self.rhs).isascii():
+            return self.as_sql(compiler, connection)
+        sql, params = self.process_lhs(compiler, connection)  # LIKE knows the case of ASCII letters only
+        return f"{sql} REGEXP %s", (*params, f"(?i){re.escape(str(self.rhs))}")
+
+    def _like(self, form: str, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        sql, params = compiler.compile(self.lhs)
+        _, pattern = self.process_rhs(compiler, connection)
+        return form.format(sql), (*params, *pattern)
+
+
 def same_name(field: str, text: str) -> Q:
     """Rows in which `field` is this very text, on every database."""
     return Q(**{f"{field}__ojs_same": text})
+
+
+def has_exactly(field: str, text: str) -> Q:
+    """Rows in which this very text is in `field`, on every database."""
+    return Q(**{f"{field}__ojs_has": text})
+
+
+def searched_for(field: str, text: str) -> Q:
+    """Rows in which somebody who searches for `text` finds it in `field`: whatever the case of its letters is."""
+    return Q(**{f"{field}__ojs_searched": text})
 
 
 def any_of(field: str, entries: Sequence[str]) -> Q:
@@ -185,7 +265,7 @@ def any_of(field: str, entries: Sequence[str]) -> Q:
 
 def named(field: str, entry: str) -> Q:
     """Rows in which `field` is this name or falls under this pattern; '' means all rows. Every filter makes its
-    condition here or with `same`."""
+    condition here or with `same_name`."""
     begin = prefix(entry)
     if begin is not None:
         return Q(**{f"{field}__ojs_begins": begin})

@@ -22,7 +22,7 @@ from django.db.models.expressions import ExpressionWrapper
 
 from django_ojs import jsontext, states
 from django_ojs.errors import InvalidStateTransition
-from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys, OJSModel, RowManager, Rows
+from django_ojs.models.fields import JSONTextField, MomentField, NameField, NaturalKeys, OJSModel, RowManager, Rows
 from django_ojs.models.queue import TEMPLATE, Queue
 from django_ojs.rules import envelope
 from django_ojs.rules.ids import new_job_id
@@ -123,7 +123,7 @@ class Job(OJSModel):
         null=True, blank=True, help_text="The next instant at which the scheduler has to look at this job."
     )
 
-    worker_id = models.CharField(max_length=255, default="", blank=True, help_text="Holder of the reservation.")
+    worker_id = NameField(max_length=255, default="", blank=True, help_text="Holder of the reservation.")
     lease_ms = models.BigIntegerField(null=True, blank=True, help_text="Reservation length granted at the claim.")
     losses = models.PositiveSmallIntegerField(default=0, help_text="Reservations in a row that expired unanswered.")
     suspected = models.BooleanField(
@@ -146,7 +146,7 @@ class Job(OJSModel):
     unique_key = models.CharField(max_length=64, default="", blank=True)
     workflow_id = models.UUIDField(null=True, blank=True)
     parent_id = models.UUIDField(null=True, blank=True, help_text="The job whose handler enqueued it.")
-    rate_key = models.CharField(max_length=255, default="", blank=True, help_text="The rate limit it is under.")
+    rate_key = NameField(max_length=255, default="", blank=True, help_text="The rate limit it is under.")
     rate_limit = models.TextField(default="", blank=True, help_text="Its own numbers for that limit.")
 
     objects = RowManager.from_queryset(JobQuerySet)()  # type: ignore[misc]
@@ -305,9 +305,9 @@ class JobSchema(OJSModel):
     """
 
     job_type = models.CharField(max_length=255)
-    version = models.CharField(max_length=64, help_text="1 and the text 1 are one version.")
+    version = NameField(max_length=64, help_text="1 and the text 1 are one version.")
     numeric = models.BooleanField(default=False, help_text="Whether the version was registered as a number.")
-    uri = models.CharField(max_length=512, unique=True)
+    uri = NameField(max_length=512, unique=True)
     schema = JSONTextField()
     created_at = models.DateTimeField()
 

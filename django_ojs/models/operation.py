@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys, OJSModel, RowManager, Rows
+from django_ojs.models.fields import JSONTextField, MomentField, NameField, NaturalKeys, OJSModel, RowManager, Rows
 
 _UNCHANGED = "Entries of the audit log are not changed."
 _UNDELETED = "Entries of the audit log are not deleted; OJS['AUDIT_RETENTION'] prunes them."
@@ -96,7 +96,7 @@ class BulkAction(OJSModel):
     filter = JSONTextField(default=dict)
     override = JSONTextField(default=None, blank=True, help_text="What a retry changes in the jobs.")
     state = models.CharField(max_length=9, choices=State, default=State.RUNNING)
-    actor = models.CharField(max_length=255)
+    actor = NameField(max_length=255)
     door = models.CharField(max_length=16, default="")
     source_ip = models.CharField(max_length=64, default="")
     created_at = models.DateTimeField()
@@ -133,7 +133,7 @@ class ReplayRule(OJSModel):
     """
 
     id = models.BigAutoField(primary_key=True)
-    name = models.CharField(max_length=128, unique=True)
+    name = NameField(max_length=128, unique=True)
     filter = JSONTextField(default=dict, help_text="Which dead letters it is for: queue, type, error type, times.")
     delay_ms = models.BigIntegerField(help_text="How long after its end a job is retried.")
     max_replays = models.PositiveIntegerField(help_text="How often it retries one job.")
@@ -160,7 +160,7 @@ class JobReplay(OJSModel):
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.UUIDField()
-    rule = models.CharField(max_length=128)
+    rule = NameField(max_length=128)
     replayed_at = models.DateTimeField()
 
     class Meta:
@@ -208,9 +208,9 @@ class Alert(OJSModel):
         CLEARED = "cleared", "cleared"
 
     id = models.BigAutoField(primary_key=True)
-    key = models.CharField(max_length=330, null=True, unique=True)  # noqa: DJ001 - those that are over have none
+    key = NameField(max_length=330, null=True, unique=True)  # those that are over have none
     kind = models.CharField(max_length=64, help_text="The kind of finding, such as queue-unserved.")
-    about = models.CharField(max_length=255, default="", help_text="The queue, job type or worker; empty: the whole.")
+    about = NameField(max_length=255, default="", help_text="The queue, job type or worker; empty: the whole.")
     says = models.TextField(help_text="What is wrong, as it was found last.")
     mend = models.TextField(default="", help_text="What to do about it.")
     phrases = JSONTextField(default=dict, help_text="What `says` and `mend` are made of, to be translated.")

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 
 
 class Queue(OJSModel):
@@ -54,7 +54,7 @@ class RateLimit(OJSModel):
     Keys of ours begin with `queue:` (a queue's own limits) and `type:` (those of a job type).
     """
 
-    key = models.CharField(max_length=255, primary_key=True)
+    key = NameField(max_length=255, primary_key=True)
     policy = JSONTextField(default=None, blank=True, help_text="The latest that a job or a queue gave.")
     override = JSONTextField(default=None, blank=True, help_text="An operator's; replaces what jobs and queue say.")
     override_expires_at = models.DateTimeField(null=True, blank=True)
@@ -74,7 +74,7 @@ class RateLimit(OJSModel):
 class RateStart(OJSModel):
     """Starts under one key at one instant: the sliding log by which a rate is counted."""
 
-    key = models.CharField(max_length=255)
+    key = NameField(max_length=255)
     at = models.DateTimeField()
     count = models.PositiveIntegerField()
     expires_at = models.DateTimeField(help_text="When no window reaches back to it any more.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, MomentField, OJSModel
+from django_ojs.models.fields import JSONTextField, MomentField, NameField, OJSModel
 from django_ojs.rules.steps import MAX_STEP_NAME, StepKind
 
 KINDS = [(kind.value, kind.value) for kind in StepKind]
@@ -21,7 +21,7 @@ class JobStep(OJSModel):
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.UUIDField()
-    name = models.CharField(max_length=MAX_STEP_NAME)
+    name = NameField(max_length=MAX_STEP_NAME)
     kind = models.CharField(max_length=9, choices=KINDS, default=StepKind.CALL.value)
     result = JSONTextField(null=True, blank=True, help_text="What the step returned.")
     error = JSONTextField(null=True, blank=True, help_text="Why the latest try failed.")
@@ -32,10 +32,8 @@ class JobStep(OJSModel):
     ended_at = MomentField(null=True, blank=True)
     due_at = MomentField(null=True, blank=True, help_text="When a sleep ends, or a failed step is tried again.")
     # NULL where it waits for no event, so that no condition has to say so for the database to use the index.
-    event_name = models.CharField(  # noqa: DJ001
-        max_length=200, null=True, blank=True, help_text="The event that it waits for."
-    )
-    event_key = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001
+    event_name = NameField(max_length=200, null=True, blank=True, help_text="The event that it waits for.")
+    event_key = NameField(max_length=200, null=True, blank=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job_id", "name"], name="ojs_step_name")]
@@ -58,8 +56,8 @@ class DurableEvent(OJSModel):
     """
 
     id = models.BigAutoField(primary_key=True)
-    name = models.CharField(max_length=200)
-    key = models.CharField(max_length=200, default="", blank=True, help_text="What it is about, such as an order's id.")
+    name = NameField(max_length=200)
+    key = NameField(max_length=200, default="", blank=True, help_text="What it is about, such as an order's id.")
     payload = JSONTextField(null=True, blank=True, help_text="What handlers that wait for it get, as JSON.")
     created_at = MomentField(db_index=True)
 

@@ -7,7 +7,7 @@ import uuid
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 from django_ojs.rules.ids import new_id
 
 
@@ -90,7 +90,7 @@ class WebhookDelivery(OJSModel):
     )
     event_id = models.CharField(max_length=64)
     event_type = models.CharField(max_length=64)
-    subject = models.CharField(max_length=255)
+    subject = NameField(max_length=255)
     body = models.TextField()
     status = models.CharField(max_length=7, choices=Status.choices, default=Status.PENDING)
     held = models.BooleanField(default=False)

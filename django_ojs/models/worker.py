@@ -8,7 +8,7 @@ from django.db import models
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 
 
 class Worker(OJSModel):
@@ -21,7 +21,7 @@ class Worker(OJSModel):
         TERMINATE = "terminate", "terminate"
         RESTART = "restart", "restart"
 
-    id = models.CharField(max_length=255, primary_key=True)
+    id = NameField(max_length=255, primary_key=True)
     incarnation = models.CharField(
         max_length=64,
         default="",
@@ -42,7 +42,7 @@ class Worker(OJSModel):
     labels = JSONTextField(default=None, blank=True)
     concurrency = models.PositiveIntegerField(default=1)
     version = models.CharField(max_length=64, default="", blank=True)
-    release = models.CharField(max_length=64, default="", blank=True, help_text="Of the site's own code (RELEASE).")
+    release = NameField(max_length=64, default="", blank=True, help_text="Of the site's own code (RELEASE).")
     state = models.CharField(max_length=16, default="running", help_text="As reported.")
     directive = models.CharField(max_length=9, choices=Directive.choices, default="", blank=True)
     asleep = models.BooleanField(default=False, help_text="Waits to be told that there is work.")
@@ -85,7 +85,7 @@ class Worker(OJSModel):
 class WorkerMinute(OJSModel):
     """What a worker said in its first heartbeat of a minute; kept for two days, also when the worker is gone."""
 
-    worker_id = models.CharField(max_length=255)
+    worker_id = NameField(max_length=255)
     minute = models.DateTimeField(db_index=True)
     active_jobs = models.PositiveIntegerField(default=0)
     concurrency = models.PositiveIntegerField(default=1)
@@ -108,7 +108,7 @@ class WorkerDeath(OJSModel):
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField(db_index=True)
-    worker_id = models.CharField(max_length=255)
+    worker_id = NameField(max_length=255)
     job_id = models.UUIDField(db_index=True)
     job_type = models.CharField(max_length=255)
     signal = models.CharField(max_length=16, default="", help_text="SIGKILL, for example; empty: none, or not known.")
@@ -128,7 +128,7 @@ class WorkerDeath(OJSModel):
 class Release(OJSModel):
     """A release of the site's own code, and when the first worker of it was heard."""
 
-    name = models.CharField(max_length=64, primary_key=True)
+    name = NameField(max_length=64, primary_key=True)
     first_seen_at = models.DateTimeField(db_index=True)
 
     class Meta:
@@ -142,8 +142,8 @@ class WorkerRelease(OJSModel):
     """Since when a worker has run a release. It outlives the worker, because attempts of jobs are told by it."""
 
     id = models.BigAutoField(primary_key=True)
-    worker_id = models.CharField(max_length=255)
-    release = models.CharField(max_length=64)
+    worker_id = NameField(max_length=255)
+    release = NameField(max_length=64)
     since = models.DateTimeField()
 
     class Meta:
@@ -158,7 +158,7 @@ class Lease(OJSModel):
     """A role that one process at a time may hold, such as the scheduler's leader: who holds it, and until when."""
 
     name = models.CharField(max_length=64, primary_key=True)
-    holder = models.CharField(max_length=255)
+    holder = NameField(max_length=255)
     expires_at = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import datetime as dt
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, OJSModel
+from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 from django_ojs.models.job import Job
 from django_ojs.rules import workflowgraph
 from django_ojs.rules.ids import new_id
@@ -28,7 +28,7 @@ class Workflow(OJSModel):
         CANCELLED = "cancelled", "cancelled"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    own_id = models.CharField(  # noqa: DJ001 - null, so that many can have none
+    own_id = NameField(  # null, so that many can have none
         max_length=128, null=True, unique=True, help_text="The client's id, where it is no UUID."
     )
     name = models.CharField(max_length=255, default="", blank=True)

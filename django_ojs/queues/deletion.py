@@ -22,6 +22,7 @@ from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
 from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.models import Job, Queue
+from django_ojs.models.fields import same_name
 from django_ojs.models.job import JobRow, in_states
 from django_ojs.queues import configuration
 from django_ojs.rules.faults import fault
@@ -54,7 +55,7 @@ def remove(
     using = database(using)
     _check(name, strategy, target)
     with atomic(using=using):
-        queue = Queue.objects.using(using).select_for_update().filter(name=name).first()
+        queue = Queue.objects.using(using).select_for_update().filter(same_name("name", name)).first()
         if queue is None:
             raise NotFound.resource("queue", name)
         queue.draining, queue.move_to = True, target

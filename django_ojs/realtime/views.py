@@ -40,6 +40,7 @@ from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_
 from django_ojs.jobs import joblog
 from django_ojs.jobs.read import info
 from django_ojs.models import APIKey, Queue
+from django_ojs.models.fields import same_name
 from django_ojs.realtime import sse
 from django_ojs.realtime.slots import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
@@ -155,7 +156,8 @@ class QueueEventsView(StreamView):
         """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
         name = place["name"]
         feed = of_queue(request, name)
-        if name != "default" and not Queue.objects.using(router.db_for_write(Queue)).filter(name=name).exists():
+        known = Queue.objects.using(router.db_for_write(Queue)).filter(same_name("name", name))
+        if name != "default" and not known.exists():
             raise NotFound.resource("queue", name)
         return feed
 

@@ -67,7 +67,7 @@ _INSERT_ATTEMPT = (
     f"VALUES ({', '.join(['%s'] * len(EndedAttempt._fields))}, "
     f"coalesce((SELECT release FROM {_WORKER} WHERE id = %s), ''))"
 )
-_KINDS = {f.attname: f.get_internal_type() for f in Job._meta.concrete_fields}
+_KINDS = {f.attname: f.get_internal_type() for f in Job._meta.concrete_fields} | {LIMITED: "BooleanField"}
 # Times are text and compared as text, so a full second must look as Django writes it: without a fraction.
 _LATER = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %(now)s, printf('+%%.3f seconds', {ms} / 1000.0)), '.000', '')"
 

@@ -600,6 +600,59 @@ def test_a_job_that_somebody_holds_stops_neither_the_claims_nor_what_is_handed_b
     assert other.next()["id"] == held
 
 
+FAULTS = [OperationalError("no route to host"), LookupError("a fault of ours"), SystemExit(3)]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=repr)
+def test_a_hand_back_that_fails_as_a_stream_ends_is_done_again(
+    error: BaseException, streams: JobStreams, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue()
+    leaving = connect("leaving", slow=True)
+    leaving.next()
+    faults = iter([error, error])
+
+    def flaky(*args: Any, **kwargs: Any) -> Any:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return requeue(*args, **kwargs)
+
+    monkeypatch.setattr(claims, "requeue", flaky)
+    streams.close(leaving.stream)
+    eventually(lambda: Job.objects.get().state == "available")
+    job = Job.objects.get()
+    assert (next(faults, None), job.attempt, job.uncounted, job.errors) == (None, 1, 1, None)
+    assert connect("next").next()["attempt"] == 2
+
+
+@pytest.mark.parametrize("error", [*FAULTS, None], ids=repr)
+def test_what_is_not_handed_back_as_the_server_stops_is_told(
+    error: BaseException | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its reservation ends it. None: another transaction has locked it."""
+    if error is None and connection.vendor == "sqlite":
+        pytest.skip("SQLite has no locked rows: PostgreSQL, MariaDB")
+    enqueue()
+    streams = JobStreams(connection.alias)
+    streams.start()
+    leaving = Client(streams, "leaving", slow=True)
+    assert streams.open(leaving.stream)
+    leaving.next()
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise error  # type: ignore[misc]
+
+    if error is None:
+        with holding(Job.objects.all()):
+            assert streams.stop(PATIENCE)
+    else:
+        monkeypatch.setattr(claims, "requeue", failing)
+        assert streams.stop(PATIENCE)
+    assert "when their reservations end" in caplog.text
+    job = Job.objects.get()
+    assert (job.state, job.visible_until is not None) == ("active", True)
+
+
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no locked rows: PostgreSQL, MariaDB")
 def test_a_worker_whose_row_somebody_holds_stops_no_other_stream(streams: JobStreams, connect: Connect) -> None:
     beat(Beat("held"))

@@ -33,6 +33,7 @@ from django_ojs.models import Job
 from django_ojs.realtime import access, slots
 from tests.grpc import fakestreams
 from tests.grpc.serving import PATIENCE, Failure, Served, serving
+from tests.waiting import eventually
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -131,6 +132,33 @@ def test_jobs_of_a_fetch_whose_caller_left_go_back(served: Served, monkeypatch: 
     assert returned.wait(PATIENCE)
     job = Job.objects.get()
     assert (job.state, job.uncounted, job.errors) == ("available", 1, None)
+
+
+@pytest.mark.parametrize("error", [OperationalError("no route to host"), LookupError("a fault of ours")], ids=repr)
+def test_jobs_of_a_fetch_that_cannot_go_back_are_told(
+    error: Exception, served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their reservations end them, and the server goes on."""
+
+    def failing(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    push([{"type": "a", "args": []}])
+    gate = Gate(workers.fetch_with_others, after=True)
+    monkeypatch.setattr(workers, "fetch_with_others", gate)
+    monkeypatch.setattr(calls, "requeue", failing)
+    left = told(monkeypatch, UnaryCall, "leave")
+    message = messages.to_message("FetchRequest", {"queues": ["default"], "worker_id": "w"})
+    answer = served.channel.unary_unary("/ojs.v1.OJSService/Fetch").future(message.SerializeToString())
+    assert gate.reached.wait(PATIENCE)
+    answer.cancel()
+    assert left.wait(PATIENCE)
+    gate.opened.set()
+    eventually(lambda: "could not be handed back" in caplog.text)
+    eventually(lambda: not served.server._running)
+    job = Job.objects.get()
+    assert (job.state, job.visible_until is not None) == ("active", True)
+    served.call("Enqueue", {"type": "b", "args": []})
 
 
 def test_jobs_that_were_claimed_and_not_written_go_back(transactional_db: None, settings: Any) -> None:

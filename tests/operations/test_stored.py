@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from django.db.models import Max
+from django.db.models import BooleanField, Max
 
-from django_ojs import jsontext
+from django_ojs import clock, jsontext
 from django_ojs.events import catalogue
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.models import CountDelta, Event, Job
-from django_ojs.models.job import COLUMNS
+from django_ojs.models.job import COLUMNS, LIMITED
 from django_ojs.states import State
-from django_ojs.store import sqlite
+from django_ojs.store import sqlite, store_of, values
 
 pytestmark = pytest.mark.django_db
 
@@ -135,3 +135,40 @@ def test_pushes_of_many_threads_are_all_stored() -> None:
         list(pool.map(produce, range(6)))
     assert Job.objects.count() == Event.objects.count() == 6 * 10 * 4
     assert sum(CountDelta.objects.values_list("available", flat=True)) == 6 * 10 * 4
+
+
+def test_booleans_are_booleans_in_the_rows_of_every_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite and MariaDB keep numbers."""
+    store = store_of(connection.alias)
+    (one,) = push(
+        [{"type": "a.b", "args": [], "unique": {"keys": ["type"]}, "rate_limit": {"key": "k", "concurrency": 9}}]
+    )
+    assert one.row is not None
+    job_id, key = one.row["id"], one.row["unique_key"]
+    claimed: list[Any] = []
+    claim = type(store).claim
+
+    def seen(self: Any, wanted: Any, columns: Any = COLUMNS, **options: Any) -> Any:
+        found = claim(self, wanted, COLUMNS)
+        claimed.extend(row for rows in found for row in rows)
+        return found
+
+    Job.objects.filter(pk=job_id).update(suspected=True, resumable=True)
+    with transaction.atomic():
+        read = [*store.lock([job_id], columns=(*COLUMNS, LIMITED)), *store.lock_live([key], [State.AVAILABLE])]
+    Job.objects.filter(pk=job_id).update(suspected=None)
+    monkeypatch.setattr(type(store), "claim", seen)
+    fetch(Fetch(["default"], worker_id="w"))
+    with transaction.atomic():
+        acks = [values.Ack(job_id, worker_id="w")]
+        read += store.complete(acks, clock.now(), with_result=True, columns=(*COLUMNS, LIMITED))
+    assert len(read) == 3
+    assert len(claimed) == 1
+    found = {
+        (name, type(value))
+        for row in (*read, *claimed)
+        for name, value in row.items()
+        if name == LIMITED or isinstance(Job._meta.get_field(name), BooleanField)
+    }
+    assert {name for name, _ in found} == {"suspected", "resumable", "dead_letter", LIMITED}
+    assert {kind for _, kind in found} == {bool, type(None)}

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.test import Client
+from django.utils.module_loading import import_string
 
 from django_ojs import job, parts
+from django_ojs.events.filters import Filter
+from django_ojs.realtime.hub import Hub
 from django_ojs.scheduler import service as service_module
 from django_ojs.scheduler.service import RESTART, Service
 from django_ojs.worker import process, supervisor
 from django_ojs.worker.lifecycle import Lifecycle, Stage
+from tests.realtime.conftest import database, enqueue, take
 from tests.waiting import eventually
 from tests.worker.conftest import WorkerThread
+
+__all__ = ["database"]
 
 Start = Callable[..., WorkerThread]
 
@@ -165,6 +174,133 @@ def test_a_lasting_task_that_ends_runs_again_until_it_is_cancelled(monkeypatch: 
 
     asyncio.run(main())
     assert parts._parts == []
+
+
+# The lasting tasks of servers
+
+
+@contextlib.asynccontextmanager
+async def _hub() -> AsyncIterator[Task]:
+    hub = Hub.current()
+
+    async def works() -> None:
+        (job_id,) = await enqueue("a.one")
+        (item,) = await take(stream, 1)
+        assert item.envelope is not None
+        assert item.envelope["data"]["job_id"] == job_id
+
+    async with hub.subscribe(Filter()) as stream:
+        assert hub._tail is not None
+        yield Task(hub._tail, works, hub._reader, "tail")
+
+
+@contextlib.asynccontextmanager
+async def _grpc_health() -> AsyncIterator[Task]:
+    from grpc_health.v1 import health_pb2
+
+    from django_ojs.grpc.server import SERVING, Server
+
+    server = Server("127.0.0.1:0")
+    await server.start()
+    looked, look = asyncio.Event(), server._look
+
+    async def watched() -> None:
+        await look()
+        looked.set()
+
+    async def works() -> None:
+        await server._set_health(False)
+        looked.clear()
+        await asyncio.wait_for(looked.wait(), 60)
+        answer = await server._health.Check(health_pb2.HealthCheckRequest(service=""), None)
+        assert answer.status == SERVING
+
+    server._look = watched  # type: ignore[method-assign]
+    try:
+        yield Task(server._watch, works, server, "_store_answers")
+    finally:
+        await server.stop(0)
+
+
+class Task(NamedTuple):
+    """A task that runs: the part, what shows that it works, and the method that it waits for in each of its rounds."""
+
+    part: parts.LastingTask
+    works: Callable[[], Awaitable[None]]
+    waits_for: Any
+    method: str
+
+
+TASKS: dict[str, tuple[str, str, Callable[[], Any]]] = {
+    "event hub": ("django_ojs.realtime.hub.Hub", "_run", _hub),
+    "health task of gRPC": ("django_ojs.grpc.server.Server", "_watch_store", _grpc_health),
+}
+
+
+@pytest.fixture(params=TASKS)
+def lasting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str, Callable[[], Any]]:
+    """The class of a task, the name of the method that it is, and how to run it."""
+    place, body, run = TASKS[request.param]
+    if request.param == "health task of gRPC":
+        pytest.importorskip("grpc")
+        monkeypatch.setattr("django_ojs.grpc.server.LOOK_EVERY", 0.001)
+    return import_string(place), body, run
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("error", [None, LookupError("a fault of ours")], ids=repr)
+async def test_a_task_of_a_server_that_ends_runs_again(
+    lasting: Any, error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, body, run = lasting
+    monkeypatch.setattr(parts, "FIRST_RESTART", 0.001)
+    again, before, rounds = asyncio.Event(), getattr(owner, body), list[int]()
+
+    async def ends_first(self: Any) -> None:
+        rounds.append(len(rounds))
+        if len(rounds) > 1:
+            again.set()
+            await before(self)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(owner, body, ends_first)
+    async with run() as task:
+        await asyncio.wait_for(again.wait(), 60)
+        await task.works()
+        assert task.part in parts._parts
+        assert parts.stuck() == []
+    assert task.part not in parts._parts
+
+
+@pytest.mark.usefixtures("database")
+async def test_a_task_of_a_server_that_hangs_is_told(
+    lasting: Any, monkeypatch: pytest.MonkeyPatch, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To whoever asks whether the server is ready; `ojs_grpc` ends, so that another process takes over."""
+    settings.ROOT_URLCONF = "tests.http.urls_probed"
+    _, _, run = lasting
+    async with run() as task:
+        reached, go_on, before = asyncio.Event(), asyncio.Event(), getattr(task.waits_for, task.method)
+
+        async def hangs(*args: Any, **kwargs: Any) -> Any:
+            reached.set()
+            await go_on.wait()
+            return await before(*args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(task.waits_for, task.method, hangs)
+            await asyncio.wait_for(reached.wait(), 60)
+            task.part.patience = 0.0
+            (told,) = parts.stuck()
+            assert told.startswith(f"the {task.part.name} has been at one thing for ")
+            answer = await sync_to_async(Client().get)("/readyz")
+            assert answer.status_code == 503
+            assert f"the {task.part.name} has been at one thing for " in caplog.text
+        task.part.patience = parts.PATIENCE
+        go_on.set()
+        await task.works()
+        assert parts.stuck() == []
 
 
 def test_the_thread_that_reloads_is_a_part_and_keeps_what_it_has_seen(

@@ -12,6 +12,7 @@ from django_ojs import audit
 from django_ojs.database import database
 from django_ojs.management.shell import ShellCommand, entry, member_argument
 from django_ojs.models import Queue
+from django_ojs.models.fields import same_name
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import MAX_REASON, pause, resume
@@ -88,7 +89,7 @@ def queue_facts(queue: Queue, counts: Counts | None) -> dict[str, Any]:
 
 def _known(name: str) -> Queue | None:
     """A queue that is there; a mistyped name must not make one. The template is always there."""
-    queue = Queue.objects.using(database(None)).filter(pk=name).first()
+    queue = Queue.objects.using(database(None)).filter(same_name("name", name)).first()
     if queue is None and name != TEMPLATE:
         raise CommandError(f"There is no queue {name!r}. `ojs_queues list` shows which there are.")
     return queue
