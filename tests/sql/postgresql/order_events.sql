@@ -9,7 +9,22 @@ ORDER BY "django_ojs_eventlog"."id" ASC
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
-SELECT system_identifier || ':' || 'django_ojs_event'::regclass::oid FROM pg_control_system();
+-- parameters: last text
+SELECT system_identifier || ':' || 'django_ojs_event'::regclass::oid || ':' || pg_relation_filenode(
+    'django_ojs_event'
+),
+    coalesce(
+        (
+            SELECT pg_visible_in_snapshot(
+                (now - ((now - xmin::text::bigint) & 4294967295))::text::xid8,
+                nullif(%(last)s, '')::pg_snapshot
+            )
+            FROM django_ojs_eventlog,
+                (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS now) AS current
+            WHERE id = 1
+        ), false
+    )
+FROM pg_control_system();
 
 -- parameters: last text
 WITH fresh AS (
