@@ -95,6 +95,8 @@ _RESULTS = {
     DatabaseFault.TOO_LARGE: "18",
     DatabaseFault.STATEMENT: "19 20 25",
 }
+#: The table as it is written, by Django's name of the database.
+CODES = {"postgresql": _STATES, "mysql": _NUMBERS, "sqlite": _RESULTS}
 #: What SQLite says in words only, and errors that come without the driver's.
 _WORDS = (
     (DatabaseFault.LOST_RACE, re.compile(r"database (?:table |schema )?is locked")),
