@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from django_ojs.faults import DatabaseFault, fault_of, passes
+from django_ojs.faults import DatabaseFault, fault_of, is_known, passes
 from django_ojs.guard import SafeLogger, described, get_logger, words_of
 
 _OWN = f"{Path(__file__).parent}{os.sep}"
@@ -24,6 +24,8 @@ DOUBLINGS = 32  #: the exponent grows no further: a condition may last for weeks
 
 #: What concerns all that is asked of the database: who meets it first says so, and the others have nothing to add.
 _OF_ALL = frozenset({DatabaseFault.AWAY, DatabaseFault.READ_ONLY, DatabaseFault.FULL, DatabaseFault.BROKEN})
+#: Here it matters what was asked.
+_OF_PLACE = frozenset({DatabaseFault.SLOW, DatabaseFault.BROKEN})
 #: When the log of this process last had a line about such a fault, by who met it.
 _said: dict[tuple[str, DatabaseFault], float] = {}
 _saying = threading.Lock()
@@ -49,7 +51,7 @@ def _telling_of(error: BaseException | None, among: str, now: float) -> _Telling
         if now - _said.get((among, fault), float("-inf")) < REMIND_EVERY:
             return _Telling.NOTHING
         _said[among, fault] = now
-    return _Telling.TRACEBACK if fault is DatabaseFault.BROKEN else _Telling.WORDS
+    return _Telling.WORDS if error is not None and is_known(error) else _Telling.TRACEBACK
 
 
 class Backoff:
@@ -194,7 +196,7 @@ class SharedBackoff:
 def _words(error: BaseException | None) -> str:
     if error is None:
         return ""
-    place = f", at {found}" if fault_of(error) is DatabaseFault.SLOW and (found := _own_place(error)) else ""
+    place = f", at {found}" if fault_of(error) in _OF_PLACE and (found := _own_place(error)) else ""
     return f" ({words_of(error)}{place})"
 
 

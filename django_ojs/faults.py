@@ -196,6 +196,11 @@ def _of_class(error: Error) -> DatabaseFault:
     return DatabaseFault.STATEMENT if at_fault else DatabaseFault.BROKEN
 
 
+def is_known(error: BaseException) -> bool:
+    """Whether the table has an error of the database, so that its words say enough."""
+    return fault_of(error) is not None and (not isinstance(error, Error) or _of_code(error) is not None)
+
+
 def sqlstate(error: BaseException) -> str:
     """The SQLSTATE that PostgreSQL has given to an error of Django's; '' where it has none."""
     cause = error.__cause__

@@ -103,7 +103,7 @@ def of_database(kind: type[Exception], code: str) -> Exception:
 
 
 @pytest.mark.parametrize(
-    "code, lines, tracebacks", [("XX000", 1, 1), ("53100", 1, 0), ("57014", 3, 0), ("23514", 3, 3)]
+    "code, lines, tracebacks", [("P0001", 1, 1), ("XX000", 1, 0), ("53100", 1, 0), ("57014", 3, 0), ("23514", 3, 3)]
 )
 def test_many_that_meet_the_same_error_of_the_database_fill_no_log(
     caplog: pytest.LogCaptureFixture, code: str, lines: int, tracebacks: int
