@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import random
 import re
 import select
@@ -25,6 +26,7 @@ from django.db import Error, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from django_ojs import idleness, packets, tenants
+from django_ojs.backoff import SharedBackoff
 from django_ojs.faults import (
     DatabaseFault,
     ReadOnly,
@@ -281,6 +283,9 @@ def piece_by_piece(act: Callable[[Q, bool], int], pieces: Callable[[], Iterable[
     return done
 
 
+_followers = SharedBackoff("What was to follow a commit", logger=logger, level=logging.WARNING)
+
+
 def harmless(act: Callable[[], None], using: str) -> Callable[[], None]:
     """`act`, for behind a commit: there it raises nothing of the database's, and logs it instead.
 
@@ -291,10 +296,12 @@ def harmless(act: Callable[[], None], using: str) -> Callable[[], None]:
     def call() -> None:
         try:
             act()
-        except Error:
+        except Error as error:
             if connections[using].in_atomic_block:
                 raise
-            logger.warning("What was to follow a commit could not be done.", exc_info=True)
+            _followers.failed("could not be done", error)
+        else:
+            _followers.worked()
 
     return call
 

@@ -95,6 +95,8 @@ _RESULTS = {
     DatabaseFault.TOO_LARGE: "18",
     DatabaseFault.STATEMENT: "19 20 25",
 }
+#: The table as it is written, by Django's name of the database.
+CODES = {"postgresql": _STATES, "mysql": _NUMBERS, "sqlite": _RESULTS}
 #: What SQLite says in words only, and errors that come without the driver's.
 _WORDS = (
     (DatabaseFault.LOST_RACE, re.compile(r"database (?:table |schema )?is locked")),
@@ -192,6 +194,11 @@ def _of_class(error: Error) -> DatabaseFault:
         return DatabaseFault.BROKEN
     at_fault = isinstance(error, DataError | ProgrammingError | NotSupportedError)
     return DatabaseFault.STATEMENT if at_fault else DatabaseFault.BROKEN
+
+
+def is_known(error: BaseException) -> bool:
+    """Whether the table has an error of the database, so that its words say enough."""
+    return fault_of(error) is not None and (not isinstance(error, Error) or _of_code(error) is not None)
 
 
 def sqlstate(error: BaseException) -> str:

@@ -123,6 +123,11 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}{place}"
 
 
+def words_of(error: BaseException) -> str:
+    """What an exception says, in one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _write(line: str) -> None:
     with contextlib.suppress(BaseException):  # there is nowhere else to say it
         say(sys.stderr, line)

@@ -24,7 +24,7 @@ from django.db import connection
 from django.test import SimpleTestCase
 from hypothesis import HealthCheck
 
-from django_ojs import clock, jsontext, keys, packets
+from django_ojs import backoff, clock, jsontext, keys, packets
 from django_ojs.conf import ojs_settings
 from django_ojs.database import url_of
 from django_ojs.events import catalogue, ids
@@ -275,6 +275,7 @@ def _fresh_state() -> Iterator[None]:
         exceptions.forget()
     if access := sys.modules.get("django_ojs.realtime.access"):
         access._renewals.forget()
+    backoff.forget()
     outage.forget()
     ojs_settings.reset()  # type: ignore[attr-defined]
 

@@ -90,11 +90,8 @@ def refusal(exc: Exception, rpc: str, request_id: str) -> RpcError:
     if isinstance(exc, RpcError):
         return exc
     error = exceptions.to_error(exc)
-    if error.status >= 500 and not isinstance(exc, OJSError):
-        logger.error(
-            "%s failed: %s (request %s)", rpc, type(exc).__name__, request_id,
-            exc_info=exc, extra={"request_id": request_id},
-        )  # fmt: skip
+    if not isinstance(exc, OJSError):
+        exceptions.log_call(rpc, exc, error, request_id, logger)
     return RpcError.of(error, request_id)
 
 

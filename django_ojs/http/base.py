@@ -204,6 +204,8 @@ class OJSView(APIView):
         except Exception as exc:  # noqa: BLE001 - whatever cannot be written becomes the 500 of the spec
             response = self.handle_exception(exc)
             self._render(response)
+        if response.status_code < 500:
+            exceptions.refusals.worked()
         for name, value in _HEADERS.items():
             response[name] = value
         response["Cache-Control"] = self.cache_control

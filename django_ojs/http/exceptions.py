@@ -13,10 +13,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import errors
+from django_ojs.backoff import SharedBackoff
 from django_ojs.database import leave
 from django_ojs.errors import OJSError
-from django_ojs.faults import StoodStill, is_contention, is_disk_full, is_unusable, status_of, unmigrated
-from django_ojs.guard import get_logger
+from django_ojs.faults import (
+    HeldByAnother,
+    StoodStill,
+    is_contention,
+    is_disk_full,
+    is_unusable,
+    passes,
+    status_of,
+    unmigrated,
+)
+from django_ojs.guard import SafeLogger, get_logger
 from django_ojs.http import auditing
 from django_ojs.http.serializers import ErrorSerializer, shared
 from django_ojs.models import Job
@@ -41,10 +51,19 @@ def disk_was_full() -> bool:
     return time.monotonic() - _full_at < FULL_SECONDS
 
 
+#: Requests that the database refuses for now. An outage would fill the log with them.
+refusals = SharedBackoff("The database", logger=logger)
+
+
+def refused(call: str, error: Exception, request_id: str) -> None:
+    """Note a call that the database has ended with this error."""
+    refusals.failed(f"refuses requests, as {call} (request {request_id})", error)
+
+
 def forget() -> None:
-    """As if no request had found it full, as tests begin."""
-    global _full_at
-    _full_at = float("-inf")
+    """As if no request had been refused, as tests begin."""
+    global _full_at, refusals
+    _full_at, refusals = float("-inf"), SharedBackoff("The database", logger=logger)
 
 
 def handler(exc: Exception, context: dict[str, Any]) -> Response:
@@ -59,8 +78,21 @@ def handler(exc: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, errors.InvalidStateTransition):
         error.error_code = view.conflict_code
     headers = headers_of(error, view.get_authenticate_header(request) or "Bearer")
-    answer = shared(ErrorSerializer).to_representation({"error": error.as_dict(view.request_id)})
-    return Response(answer, status=error.status, headers=headers)
+    body = shared(ErrorSerializer).to_representation({"error": error.as_dict(view.request_id)})
+    answer = Response(body, status=error.status, headers=headers)
+    return logged(answer) if is_refusal(exc, error) else answer
+
+
+def is_refusal(exc: Exception, error: OJSError) -> bool:
+    """Whether a call failed because the database can do nothing for it now."""
+    of_database = isinstance(exc, Error | HeldByAnother) or isinstance(exc.__cause__, Error)
+    return error.status == 503 and of_database and passes(exc)
+
+
+def logged(answer: Response) -> Response:
+    """The answer, of which Django is not to log a line of its own: `refusals` does, and not for each."""
+    answer._has_been_logged = True  # type: ignore[attr-defined]
+    return answer
 
 
 def headers_of(error: OJSError, challenge: str = "Bearer") -> dict[str, str]:
@@ -135,8 +167,15 @@ def _text(detail: Any) -> str:
 
 def log(exc: Exception, error: OJSError, request: Request, request_id: str) -> None:
     """A fault of ours goes to the log with its traceback, under the id that the caller was told."""
-    if error.status >= 500:
-        logger.error(
-            "%s %r failed: %s (request %s)", request.method, shorten(request.path), type(exc).__name__, request_id,
+    log_call(f"{request.method} {shorten(request.path)!r}", exc, error, request_id, logger)
+
+
+def log_call(call: str, exc: Exception, error: OJSError, request_id: str, to: SafeLogger) -> None:
+    """Log what has ended a call, if it is a fault of ours or of the database."""
+    if is_refusal(exc, error):
+        refused(call, exc, request_id)
+    elif error.status >= 500:
+        to.error(
+            "%s failed: %s (request %s)", call, type(exc).__name__, request_id,
             exc_info=exc, extra={"request_id": request_id},
         )  # fmt: skip

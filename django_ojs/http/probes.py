@@ -29,7 +29,7 @@ from django_ojs.database import try_to_write
 from django_ojs.errors import OJSError
 from django_ojs.faults import NotAnswered, StoreFull, unmigrated
 from django_ojs.guard import described
-from django_ojs.http import manifest, permissions
+from django_ojs.http import exceptions, manifest, permissions
 from django_ojs.http.base import VERSION, OJSView, PublicView
 from django_ojs.http.exceptions import disk_was_full, logger
 from django_ojs.http.operation import operation
@@ -130,9 +130,10 @@ class Health(PublicView):
             if _may_see_more(request):
                 figures = _figures.get(router.db_for_write(Job))
         except Error as error:
-            logger.error("The health check could not reach the job store: %s", error)
+            exceptions.refused("the health check", error, self.request_id)
             body |= {"status": "unhealthy", "backend": _unreachable(error)}
-            return Response(shared(HealthSerializer).to_representation(body), status=503, headers=_RETRY_AFTER)
+            answer = Response(shared(HealthSerializer).to_representation(body), status=503, headers=_RETRY_AFTER)
+            return exceptions.logged(answer)
         return Response(shared(HealthSerializer).to_representation(body) | figures)
 
 
@@ -155,8 +156,9 @@ class Ready(PublicView):
         """Whether the process and its database answer."""
         try:
             _backend()
-        except Error:
-            return _status("not_ready", status=503, headers=_RETRY_AFTER)
+        except Error as error:
+            exceptions.refused("the readiness probe", error, self.request_id)
+            return exceptions.logged(_status("not_ready", status=503, headers=_RETRY_AFTER))
         if stuck := parts.stuck():
             logger.error("This process is not ready, and should be replaced: %s.", "; ".join(stuck))
             return _status("not_ready", status=503, headers=_RETRY_AFTER)

@@ -21,7 +21,7 @@ from django_ojs.database import answers
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
 from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
-from django_ojs.guard import attempt, get_logger
+from django_ojs.guard import attempt, get_logger, words_of
 from django_ojs.parts import FIRST_RESTART, LONGEST_RESTART, PATIENCE, Part, PartEvent
 
 logger = get_logger(__name__)
@@ -145,7 +145,9 @@ class DutyThread(Service):
         self._duties, self._using, self._leads = list(duties), using, leads
         self._due = dict.fromkeys((duty.name for duty in self._duties), float("-inf"))
         self._faults = {
-            name: Backoff(f"The scheduler's duty '{name}'", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger)
+            name: Backoff(
+                f"The scheduler's duty '{name}'", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger, among="duties"
+            )
             for name in self._due
         }
 
@@ -212,7 +214,7 @@ class Outage:
                 "The database has closed a connection %.0f s after an action began, as it does where a transaction"
                 " stands still. Trying again. (%s)",
                 after,
-                str(error).strip(),
+                words_of(error),
             )
             return
         now = time.monotonic()
@@ -227,9 +229,9 @@ class Outage:
                 return
             first, self._logged = self._logged is None, now
         if first:
-            logger.warning("The database cannot be used (%s). Trying again until it can.", str(error).strip())
+            logger.warning("The database cannot be used (%s). Trying again until it can.", words_of(error))
         else:
-            logger.warning("The database could not be used for %.0f s: %s", lasted, str(error).strip())
+            logger.warning("The database could not be used for %.0f s: %s", lasted, words_of(error))
 
     def over(self, began: float) -> None:
         """End the outage: an action that began at this instant went well. One from before the outage proves nothing."""
@@ -299,7 +301,7 @@ def persist(
             else:
                 pause = tries.failed("is refused")
             if stopping.wait(pause):
-                raise GaveUp(str(error).strip() or type(error).__name__) from error
+                raise GaveUp(words_of(error)) from error
         else:
             outage.over(began)
             tries.done()

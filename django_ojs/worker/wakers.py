@@ -190,8 +190,19 @@ class WatchingWaker(DescriptorWaker):
     def wait(self, *, found: bool) -> bool:
         if found:
             return True
+        with suppress_passing():
+            return self._wait()
+        # The claim meets the same, and waits until it is over.
+        connections[self._using].close()
+        self._seen = None
+        self._doze(self.QUIET, None)
+        self._woken.clear()
+        return True
+
+    def _wait(self) -> bool:
         if not self._chosen:
-            self._chosen, self._watch = True, watch(self._path())
+            path = self._path()
+            self._chosen, self._watch = True, watch(path)
             self._seen = None  # what was committed before the watch began was not reported
         started = time.monotonic()
         deadline, restless_until, pause = started + self._longest, started, 0.0

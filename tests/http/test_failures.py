@@ -15,6 +15,7 @@ from rest_framework import exceptions as drf
 
 from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import jobs, probes
+from tests import refusing
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
 
@@ -48,6 +49,20 @@ def test_a_bug_is_500_and_logged_under_the_id_the_client_has(api: Api, monkeypat
     assert record.request_id == "trace-me"
     assert record.exc_info
     assert "hunter2" in str(record.exc_info[1])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["read-only", "full", "broken"])
+def test_an_outage_fills_no_log(api: Api, caplog: Any, kind: str) -> None:
+    """Neither ours nor Django's has a line for each request, whoever made it, and both have the others."""
+    with refusing.refusing(refusing.PASSING[kind]):
+        for _ in range(20):
+            assert api.post("/jobs", {"type": "a.b", "args": []}).status_code == 503
+    records = [record for record in caplog.records if record.name in ("django_ojs.http", "django.request")]
+    assert [record.getMessage().partition(", as POST '/ojs/v1/jobs' (request ")[0] for record in records] == [
+        "The database refuses requests"
+    ]
+    assert api.post("/jobs", {"type": "a.b", "args": []}).status_code == 201
 
 
 @pytest.mark.parametrize(

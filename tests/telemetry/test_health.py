@@ -65,6 +65,19 @@ def test_strangers_see_no_more_than_that_it_works(api: Any, with_key: Any) -> No
     assert with_key("read").get("/health").json().keys() == bare | {"queues", "jobs", "workers", "maintenance"}
 
 
+def test_probes_fill_no_log_while_the_database_is_away(api: Any, monkeypatch: Any, caplog: Any) -> None:
+    def fail() -> float:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(probes, "_sign_of_life", fail)
+    for path in PATHS[:4] * 5:
+        assert api.client.get(path).status_code == 503
+    records = [record for record in caplog.records if record.name in ("django_ojs.http", "django.request")]
+    assert [record.getMessage().partition(" (request ")[0] for record in records] == [
+        "The database refuses requests, as the health check"
+    ]
+
+
 def test_a_silent_database_is_503_within_bounds(api: Any, hanging: list[int]) -> None:
     for path in ("/health", "/ojs/v1/health", "/ready", "/readyz"):
         response = api.client.get(path)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from django_ojs import backoff as module
-from django_ojs.backoff import Backoff
+from django_ojs.backoff import Backoff, SharedBackoff
 
 
 class Clock:
@@ -92,3 +93,43 @@ def place(caplog: Any) -> str:
     found: str = caplog.messages[1].partition("(")[2].partition(")")[0]
     assert found.startswith("LookupError at ")
     return found
+
+
+def of_database(kind: type[Exception], code: str) -> Exception:
+    error = kind(f"refused\n ({code})")
+    error.__cause__ = Exception()
+    error.__cause__.sqlstate = code  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    "code, lines, tracebacks", [("P0001", 1, 1), ("XX000", 1, 0), ("53100", 1, 0), ("57014", 3, 0), ("23514", 3, 3)]
+)
+def test_many_that_meet_the_same_error_of_the_database_fill_no_log(
+    caplog: pytest.LogCaptureFixture, code: str, lines: int, tracebacks: int
+) -> None:
+    for name in ("one", "two", "three"):
+        fail(Backoff(name, 1.0, 60.0, among="duties"), of_database(OperationalError, code))
+    assert len(caplog.messages) == lines
+    assert caplog.text.count("Traceback") == tracebacks
+    assert all("\n" not in message for message in caplog.messages)
+
+
+def test_what_concerns_all_is_told_again_after_a_minute(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    duties = [Backoff(name, 1.0, 60.0, among="duties") for name in ("one", "two")]
+    for _ in range(2):
+        for duty in duties:
+            fail(duty, of_database(OperationalError, "53100"))
+        clock.now += 60
+    assert len(caplog.messages) == 3, "whoever still fails then says so"
+
+
+def test_calls_of_many_threads_have_one_log(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    calls = SharedBackoff("The database")
+    for number in range(50):
+        calls.failed(f"refuses call {number}", of_database(OperationalError, "57014"))
+    assert caplog.messages == ["The database refuses call 0 (refused (57014))."]
+    calls.worked()
+    clock.now += 60
+    calls.worked()
+    assert caplog.messages[1:] == ["The database works again, since 60 s; it had failed 50 times in 0 s."]

@@ -302,7 +302,7 @@ def test_another_database_that_is_away_stops_no_other_duty_and_is_no_outage_of_t
     assert (sound.calls, other.calls) == (2, 2)
     assert not outage.is_recent
     assert caplog.messages == [caplog.messages[0]]
-    assert caplog.messages[0].startswith("The scheduler's duty 'elsewhere' failed; ")
+    assert caplog.messages[0].startswith("The scheduler's duty 'elsewhere' failed (")
 
 
 def test_the_jobs_database_that_is_away_is_an_outage(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from django_ojs.worker import filewatch, wakers
 from django_ojs.worker.filewatch import Gone, Inotify, watch
 from django_ojs.worker.wakers import DescriptorWaker, Listener, ListeningWaker, PollingWaker, WatchingWaker
 from django_ojs.workerregistry.heartbeat import Beat, beat
+from tests import refusing
 
 HOURS = 3600.0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
@@ -322,6 +323,18 @@ def test_where_the_system_has_no_watch_left_the_file_is_asked(
 
 def test_a_database_in_memory_has_no_file() -> None:
     assert watch("") is None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite
+@pytest.mark.parametrize("codes", [refusing.BROKEN, refusing.SLOW, refusing.RACE])
+def test_a_database_that_does_not_tell_its_version_leaves_the_rest_to_the_claim(started: Any, codes: Any) -> None:
+    """Which waits as whatever else is asked of the database: the claimer does not end of it."""
+    waker = started(WatchingWaker(connection.alias))
+    with refusing.refusing(codes, lambda sql: "PRAGMA" in sql) as refused:
+        assert waker.wait(found=False)
+    assert refused.threads
+    assert waker.wait(found=False), "there may be a job that came meanwhile"
 
 
 @pytest.mark.django_db(transaction=True)
