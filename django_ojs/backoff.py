@@ -124,12 +124,12 @@ class Backoff:
                 self._told.add(kind)
                 brief = self._brief or telling is _Telling.WORDS
                 told = None if error is None or brief else (type(error), error, error.__traceback__)
-                words = _words(error) if brief else ""
+                words = self._words(error) if brief else ""
                 self._log(self._level, "%s %s%s%s.", self.what, how, words, upcoming, exc_info=told)
         elif now - self._told_at >= REMIND_EVERY:
             self._told_at = now
             known = error is None or self._brief or (bool(self._among) and passes(error))
-            cause = _words(error) if known or error is None else f" ({described(error)})"
+            cause = self._words(error) if known or error is None else f" ({described(error)})"
             self._log(
                 self._level, "%s %s again%s, %d times in %.0f s%s.",
                 self.what, how, cause, self.failures, now - self._since, upcoming,
@@ -162,6 +162,12 @@ class Backoff:
         self.failures, self._well_since = 0, None
         self._told.clear()
 
+    def _words(self, error: BaseException | None) -> str:
+        if error is None:
+            return ""
+        asked = _own_place(error) if self._tell is None and fault_of(error) in _OF_PLACE else ""
+        return f" ({words_of(error)}{f', at {asked}' if asked else ''})"
+
     def _log(self, level: int, line: str, *args: object, exc_info: Any = None) -> None:
         if self._tell is not None:
             self._tell(line % args)
@@ -191,13 +197,6 @@ class SharedBackoff:
                 self._backoff.worked()
             finally:
                 self._lock.release()
-
-
-def _words(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    place = f", at {found}" if fault_of(error) in _OF_PLACE and (found := _own_place(error)) else ""
-    return f" ({words_of(error)}{place})"
 
 
 def _own_place(error: BaseException) -> str:

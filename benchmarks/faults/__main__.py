@@ -29,7 +29,7 @@ BACK = 30.0  #: seconds within which everything has to work again
 LINES = 100  #: lines of log of a process for one fault
 NOTICED = 6.0  #: seconds after which health has to say that nothing can be stored
 ROLES = ("worker", "scheduler", "server", "gRPC")
-#: An SQLSTATE for each class of which the table has no more than the name.
+#: PostgreSQL: an SQLSTATE for each class of which the table has no more than the name.
 CLASSES = {
     "08": ["08006"], "21": ["21000"], "22": ["22001"], "23": ["23514"], "25": ["25P02"], "28": ["28P01"],
     "42": ["42601"], "44": ["44000"], "53": ["53100", "53200"], "54": ["54000"], "57": ["57000"], "58": ["58030"],
@@ -51,7 +51,8 @@ def table(vendor: str) -> Iterator[Fault]:
         for code in codes.split():
             if vendor == "sqlite" and code == NO_MEMORY:
                 continue
-            yield from (Fault(fault.name, each) for each in CLASSES.get(code, [code]))
+            members = CLASSES.get(code, [code]) if vendor == "postgresql" else [code]
+            yield from (Fault(fault.name, each) for each in members)
     if vendor == "sqlite":
         yield Fault("AWAY", CLOSED)
 
@@ -157,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _say(row.text())
                 wrong += bool(row.wrong)
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
             ended = site.stop()
             _say(*(f"WRONG: {each}" for each in ended))
     return min(1, wrong + len(ended))

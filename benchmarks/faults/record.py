@@ -45,13 +45,14 @@ class Record:
     def __init__(self, notes: Path) -> None:
         self._notes = notes
         self._lock = threading.Lock()
-        self._number = 0
+        self._number = self._in_flight = 0
         self.begin()
 
     def begin(self) -> None:
         with self._lock:
             self._first = self._number + 1
             self.answered: dict[int, str] = {}  #: the number of each job that was promised, and its id
+            self.pushed = 0
             self.statuses: Counter[str] = Counter()
             self.streamed: set[str] = set()  #: ids of jobs that the streams told to be completed
             self.last_answer = self.last_stream = float("-inf")
@@ -59,10 +60,18 @@ class Record:
     def number(self) -> int:
         with self._lock:
             self._number += 1
+            self._in_flight += 1
             return self._number
+
+    def count(self, status: str) -> None:
+        """Count the answer to something else than a push."""
+        with self._lock:
+            self.statuses[status] += 1
 
     def answer(self, number: int, status: str, job_id: str | None, sent_at: float) -> None:
         with self._lock:
+            self._in_flight -= 1
+            self.pushed += 1
             self.statuses[status] += 1
             if job_id is not None:
                 self.answered[number] = job_id
@@ -76,12 +85,14 @@ class Record:
     def settle(self, row: Row) -> None:
         """Wait until all is done that was promised, and say what was not, or was done twice."""
         deadline = time.monotonic() + SETTLE
+        while self._in_flight and time.monotonic() < deadline:
+            time.sleep(0.05)
         while (left := self._unfinished()) and time.monotonic() < deadline:
             time.sleep(0.2)
         runs = self.runs()
         # Of those that nobody was promised, each may be there or not: its answer was lost.
         numbers = [number for number in runs if number >= self._first]
-        row.answered, row.refused = len(self.answered), self.statuses.total() - len(self.answered)
+        row.answered, row.refused = len(self.answered), self.pushed - len(self.answered)
         row.done = sum(runs[number] > 0 for number in self.answered)
         row.twice = sum(runs[number] > 1 for number in numbers)
         row.lost = len(left)

@@ -19,7 +19,7 @@ import psutil
 from benchmarks import processes, serving
 from benchmarks.faults import injection
 from benchmarks.faults.record import Record, event_of
-from benchmarks.galera import free_ports
+from benchmarks.postgres import free_ports
 
 START = 60.0  #: seconds for all to start
 PUSHERS, PAUSE = 3, 0.1  #: threads that push, and seconds between two pushes of each
@@ -103,7 +103,7 @@ class Site:
         return self.folder / f"{name}.log"
 
     def _start(self, name: str) -> None:
-        query = {"server": self._kept, "gRPC": serving.kept()}.get(name, "") if name in ("server", "gRPC") else ""
+        query = {"server": self._kept, "gRPC": serving.kept()}.get(name, "")
         environment = {
             **processes.environment(processes.extended(self._database, query)),
             "DJANGO_SETTINGS_MODULE": "benchmarks.faults.settings",
@@ -183,7 +183,7 @@ class Site:
             ids = list(self.record.answered.values())
             path = f"/ojs/v1/jobs/{ids[-1]}" if ids else "/ojs/v1/queues"
             status, _ = line.call("GET", path)
-            self.record.answer(0, f"GET {status}", None, 0.0)
+            self.record.count(f"GET {status}")
         line.close()
 
     def _look(self) -> None:
@@ -236,7 +236,7 @@ class Site:
             headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
             connection.request("GET", "/ojs/v1/events/stream?types=job.completed", headers=headers)
             answer = connection.getresponse()
-            self.record.answer(0, f"stream {answer.status}", None, 0.0)
+            self.record.count(f"stream {answer.status}")
             while answer.status == 200 and (line := answer.readline()):
                 name, found, value = line.decode().rstrip("\r\n").partition(": ")
                 if found:
