@@ -71,7 +71,7 @@ class Backoff:
         brief: the lines say what went wrong in the words of the exception, without a traceback, as for a server that
             does not answer.
         tell: gets the lines, which are brief, instead of a logger: a command shows them.
-        tries: whether somebody here tries again after the pause, and the lines say when.
+        tries: whether the caller tries again after the pause; then the lines say when.
         among: the name of many that ask the database at the same time, and meet the same errors. Those that pass are
             told in words, but for the first that the table of faults does not know; what concerns all that is asked
             one of them tells once a minute for all.

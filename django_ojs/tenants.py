@@ -94,7 +94,8 @@ def carried(using: str) -> Callable[[], None] | None:
 
 def shows_elsewhere(using: str) -> Callable[[], None] | None:
     """`carried`, also None where the site has said that calls cannot be told apart: only this thread's connection is
-    known to show what it shows, so no other may look in its stead, and it must not be closed while a call lasts."""
+    known to show what it shows, so no other connection may look in its stead, and this one must stay open while a call
+    lasts."""
     return carried(using) if ojs_settings.GROUP_CALLS else None
 
 

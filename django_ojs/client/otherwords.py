@@ -42,7 +42,8 @@ QUEUES = {
 class Row(NamedTuple):
     """What one does with a queue: our word, and by the names of `QUEUES` those of others, as Markdown.
 
-    `errors` has the words that an error answers: by the place where somebody uses them, and by what to write instead.
+    `errors` has the words that an error answers: by the place where a developer writes them, and by what to write
+    instead.
     """
 
     ours: str

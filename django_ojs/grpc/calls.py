@@ -452,7 +452,7 @@ def _hand_back(claims: Mapping[uuid.UUID, int]) -> None:
     """No handler has run them: the attempt does not count. What cannot go back now does when its reservation ends."""
     try:
         requeue(list(claims), attempts=claims, unrun=claims)
-    except BaseException as error:  # noqa: BLE001 - whoever would be told of it has gone
+    except BaseException as error:  # noqa: BLE001 - the client that would be told of it has gone
         logger.error(
             "%s that no client received could not be handed back: %s",
             jobs(len(claims)), str(error) or type(error).__name__, exc_info=not passes(error),

@@ -249,7 +249,7 @@ def has_exactly(field: str, text: str) -> Q:
 
 
 def searched_for(field: str, text: str) -> Q:
-    """Rows in which somebody who searches for `text` finds it in `field`: whatever the case of its letters is."""
+    """Rows in whose `field` a search finds `text`: the case of letters does not count."""
     return Q(**{f"{field}__ojs_searched": text})
 
 

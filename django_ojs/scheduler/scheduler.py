@@ -419,8 +419,8 @@ class Prune:
 class Unserved:
     """Warns, once for each, about job types and queues that have jobs and no worker.
 
-    A worker that finishes its last jobs has its word to say: it is there until it ends, and in a deploy another one
-    follows. What no process serves after its end is told then.
+    A worker that finishes its last jobs counts until it ends: in a deploy another one follows. If none has by then, the
+    scheduler warns of what is left.
     """
 
     name = "unserved"

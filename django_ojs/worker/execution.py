@@ -712,7 +712,7 @@ def _log_refused(context: JobContext, outcome: runs.Failed) -> None:
 
 
 def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
-    """The outcome of an exception, which is decided before it is told. An interruption of ours counts as such only
+    """The outcome of an exception, which is decided before it is reported. An interruption of ours counts as such only
     if it is what came out."""
     if run.ended_with is not None and isinstance(exc, asyncio.CancelledError):
         exc = run.ended_with
