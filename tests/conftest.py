@@ -57,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         # Images for containers set it: each process of a test, and of xdist, would compile the package and the suite.
         os.environ["PYTHONPYCACHEPREFIX"] = str(settings.SCRATCH / "bytecode")
-    # How fast a busy machine draws examples, or runs one, decides nothing. On a server each takes much longer.
-    examples = 100 if os.environ.get("OJS_TEST_FULL") else 30 if connection.vendor == "sqlite" else 10
+    # How fast a busy machine draws examples, or runs one, decides nothing.
+    examples = 100 if os.environ.get("OJS_TEST_FULL") else 10
     fixed: dict[str, Any] = {"derandomize": True, "database": None} if os.environ.get("OJS_TEST_DETERMINISTIC") else {}
     hypothesis.settings.register_profile(
         "ojs", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], **fixed

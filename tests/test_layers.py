@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 from django_ojs.lifecycle import ended
-
-PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
+from tests.sources import PACKAGE, nodes, trees
 
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
@@ -57,13 +55,16 @@ LATE = {
 
 @cache
 def modules() -> list[str]:
-    names = [path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".") for path in PACKAGE.rglob("*.py")]
+    names = [path.removesuffix(".py").replace("/", ".") for path in trees()]
     return sorted(name for name in names if not name.startswith("migrations"))
 
 
-@cache
 def tree(module: str) -> ast.Module:
-    return ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
+    return trees()[f"{module.replace('.', '/')}.py"]
+
+
+def walked(module: str) -> tuple[ast.AST, ...]:
+    return nodes(f"{module.replace('.', '/')}.py")
 
 
 @cache
@@ -135,7 +136,7 @@ def test_a_site_needs_nothing_that_only_a_checkout_has() -> None:
     """The conformance runner is a distribution of its own; tests and benchmarks are in no wheel."""
     absent = ("ojs_conformance", "tests", "benchmarks", "example_project")
     for module in modules():
-        for node in ast.walk(tree(module)):
+        for node in walked(module):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names if name.partition(".")[0] in absent], module
@@ -146,7 +147,7 @@ def test_imports_inside_functions_are_known() -> None:
     late = {
         module
         for module in modules()
-        for node in ast.walk(tree(module))
+        for node in walked(module)
         if isinstance(node, functions) and any(_named(inside) for inside in ast.walk(node))
     }
     assert late <= LATE
@@ -189,7 +190,7 @@ def test_code_that_ends_jobs_takes_their_workflows_further() -> None:
     handed_on = {"queues.bounds", "lifecycle.transitions"}
     forgetful = set()
     for module in modules():
-        called = {_called(node) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+        called = {_called(node) for node in walked(module) if isinstance(node, ast.Call)}
         if LIFE <= STRATUM[place(module)] <= VERBS and called & ending and "jobs_ended" not in called:
             forgetful.add(module)
     assert forgetful == handed_on
@@ -289,5 +290,5 @@ NO_PARTS = {
 
 def test_what_lasts_as_long_as_its_process_is_in_the_register_of_parts() -> None:
     """A thread or task that nobody looks after ends in silence: make it a `Service` or a `LastingTask`."""
-    calls = ((module, node) for module in modules() for node in ast.walk(tree(module)) if isinstance(node, ast.Call))
+    calls = ((module, node) for module in modules() for node in walked(module) if isinstance(node, ast.Call))
     assert {module for module, call in calls if _called(call) in BEGINNERS} == NO_PARTS

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-import django_ojs
-
-PACKAGE = Path(django_ojs.__file__).parent
+from tests.sources import nodes, trees
 
 #: They change or delete the rows that they lock, or decide by nothing but these: then of two who disagree one has
 #: changed them, and the other is refused or comes after it. A new lock that decides by other rows calls `certify`.
@@ -43,10 +40,10 @@ BEHIND = {
 }
 
 
-def locks(path: Path) -> Iterator[tuple[str, bool]]:
+def locks(path: str) -> Iterator[tuple[str, bool]]:
     """The functions of a module that lock rows, and whether each certifies what it locks."""
-    place = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    place = path.removesuffix(".py").replace("/", ".")
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef):
             names = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
             if "select_for_update" in names:
@@ -54,6 +51,6 @@ def locks(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def test_every_lock_changes_what_it_locks_or_is_told_to() -> None:
-    found = dict(lock for path in sorted(PACKAGE.rglob("*.py")) for lock in locks(path))
+    found = dict(lock for path in trees() for lock in locks(path))
     assert len(found) > 50
     assert {name for name, certified in found.items() if not certified} == CHANGE | BEHIND

@@ -11,14 +11,15 @@ import ast
 import functools
 import gettext
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import django
 from django.utils.translation.template import templatize
 
-PACKAGE = Path(__file__).resolve().parents[2] / "django_ojs"
+from tests.sources import PACKAGE, nodes, trees
+
 LOCALES = PACKAGE / "locale"
 #: What of Django speaks beside us.
 APPS = ("conf", "contrib/admin", "contrib/auth")
@@ -47,10 +48,10 @@ _CALLS = {
 def texts() -> frozenset[Text]:
     """All of them: in calls of gettext, in what `AdminVerb` and `column` translate, in templates."""
     found: set[Text] = set()
-    for file in PACKAGE.rglob("*.py"):
-        found.update(_in_code(file.read_text()))
+    for path in trees():
+        found.update(_in_code(nodes(path)))
     for file in (PACKAGE / "templates").rglob("*.html"):
-        found.update(_in_code(_as_code(templatize(file.read_text(), origin=str(file)))))
+        found.update(_in_code(ast.walk(ast.parse(_as_code(templatize(file.read_text(), origin=str(file)))))))
     return frozenset(found)
 
 
@@ -68,8 +69,8 @@ def _is_code(call: str) -> bool:
     return True
 
 
-def _in_code(source: str) -> Iterator[Text]:
-    for node in ast.walk(ast.parse(source)):
+def _in_code(code: Iterable[ast.AST]) -> Iterator[Text]:
+    for node in code:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -146,13 +147,12 @@ def untold() -> list[str]:
     """Refusals whose text is not `phrase`: the admin could say them in English only."""
     found = []
     for name in _REFUSING:
-        nodes = list(ast.walk(ast.parse((PACKAGE / name).read_text())))
         named = {
             ast.unparse(node.targets[0])
-            for node in nodes
+            for node in nodes(name)
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
         }
-        for node in (node for node in nodes if isinstance(node, ast.Call)):
+        for node in (node for node in nodes(name) if isinstance(node, ast.Call)):
             called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             place = _REFUSALS.get(called, len(node.args))
             if place < len(node.args):

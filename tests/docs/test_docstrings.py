@@ -9,15 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
-import django_ojs
 from django_ojs.events.catalogue import DESCRIBED
 from django_ojs.models import APIKey
 from tests.docs.test_names import importable
+from tests.sources import PACKAGE, nodes
 
-PACKAGE = Path(django_ojs.__file__).parent
 _PARTS = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
 _NAME = re.compile(r"`([a-z_]+(?:\.\w+)+)(?:\([^`]*\))?`")
 _FILE = re.compile(r"\.(?:py|js|html)$")
@@ -65,7 +63,7 @@ def attributes() -> dict[str, set[str]]:
     """What the classes of the package have, by their names: of those of one name together."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in MODULES:
-        for node in ast.walk(ast.parse((PACKAGE.parent / path).read_text(encoding="utf-8"))):
+        for node in nodes(path.relative_to(PACKAGE.name).as_posix()):
             if isinstance(node, ast.ClassDef):
                 found[node.name].update(_of_class(node))
     return found

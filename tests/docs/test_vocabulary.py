@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 
 import django_ojs
 from django_ojs.client.workflow import PreparedWorkflow
 from django_ojs.models import Workflow
 from tests.docs.test_docstrings import MODULES, PACKAGE
+from tests.sources import nodes, trees
 
 #: Classes of one name on purpose, and names that modules import from several others, each with the reason.
 SAME_CLASSES = {
@@ -26,7 +28,8 @@ def dotted(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
-TREES = {dotted(str(path)): ast.parse((PACKAGE.parent / path).read_text(encoding="utf-8")) for path in MODULES}
+#: Each module by its name, and where it is in the package.
+PLACES = {dotted(str(path)): path.relative_to(PACKAGE.name).as_posix() for path in MODULES}
 
 
 def top_level(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -43,12 +46,14 @@ def top_level(tree: ast.Module) -> Iterator[tuple[str, bool]]:
                     yield name, name[:1].isupper() and not name.isupper()
 
 
-DEFINED = {module: dict(top_level(tree)) for module, tree in TREES.items()}
+@cache
+def defined() -> dict[str, dict[str, bool]]:
+    return {module: dict(top_level(trees()[path])) for module, path in PLACES.items()}
 
 
 def test_a_class_and_a_name_of_a_type_are_defined_once() -> None:
     places = defaultdict(list)
-    for module, names in DEFINED.items():
+    for module, names in defined().items():
         for name, is_type in names.items():
             if is_type:
                 places[name].append(module)
@@ -60,11 +65,11 @@ def test_a_name_that_is_imported_by_itself_comes_from_one_module() -> None:
     """`retry(…)` in a module that imports it says nothing of where it is from, so all that do mean the same function.
     What several modules have by one name, such as `prune`, is used as `deliveries.prune`."""
     sources = defaultdict(set)
-    for tree in TREES.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module in DEFINED:
+    for path in PLACES.values():
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.module in defined():
                 for one in node.names:
-                    if one.asname is None and one.name in DEFINED[node.module]:
+                    if one.asname is None and one.name in defined()[node.module]:
                         sources[one.name].add(node.module)
     several = {name: sorted(modules) for name, modules in sources.items() if len(modules) > 1}
     assert several.keys() == SAME_IMPORTS.keys(), several
@@ -74,8 +79,8 @@ def test_in_the_package_a_workflow_is_the_model() -> None:
     """Only `django_ojs` itself, for sites, has the other name of the client's class."""
     importers = {
         module
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
+        for module, path in PLACES.items()
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == "django_ojs.client.workflow"
         if any(one.name == "Workflow" for one in node.names)
     }

@@ -31,7 +31,7 @@ from tests.waiting import eventually
 from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers, start_worker
 
 __all__ = ["_forget_queues", "drain", "handlers", "start_worker"]  # fixtures
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]  # a whole flow for each statement
 
 #: More statements than either side makes.
 MOST = 60

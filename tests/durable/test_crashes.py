@@ -21,6 +21,7 @@ def handlers() -> Any:
         yield isolated
 
 
+@pytest.mark.slow  # some two hundred runs
 def test_a_flow_of_every_kind_of_step_survives_a_crash_at_each() -> None:
     calls: Counter[str] = Counter()
 

@@ -149,6 +149,7 @@ def fresh() -> Iterator[None]:
     Job.objects.all()._raw_delete(connection.alias)
 
 
+@pytest.mark.slow
 def test_an_event_that_comes_before_any_statement_of_the_run_is_not_lost() -> None:
     ends = set()
     for number in range(1, MOST):
@@ -287,6 +288,7 @@ def test_a_worker_is_not_kept_by_a_transaction_that_stays_open() -> None:
     check(end)
 
 
+@pytest.mark.slow
 def test_many_jobs_in_a_real_worker_and_an_event_for_each(start_worker: Callable[..., WorkerThread]) -> None:
     """Each event is emitted while the handler is about to wait."""
     about: list[int] = []

@@ -6,11 +6,9 @@ import ast
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings as site_settings
 from django.db import OperationalError, connection, connections, transaction
 
 from django_ojs import database, enqueue, idleness
@@ -19,6 +17,7 @@ from django_ojs.database import atomic
 from django_ojs.faults import StoodStill, is_contention
 from django_ojs.http.exceptions import to_error
 from django_ojs.models import Job, Queue
+from tests.sources import nodes, trees
 
 pytestmark = pytest.mark.django_db(transaction=True)
 limits = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no such limit")
@@ -279,16 +278,15 @@ THE_SITES = {
 
 
 def test_the_package_begins_no_transaction_without_a_limit() -> None:
-    package = Path(site_settings.BASE_DIR) / "django_ojs"
     found = set()
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in trees():
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr == "atomic" and ast.unparse(node.value) == "transaction":
-                found.add(path.relative_to(package).as_posix())
+                found.add(path)
             if isinstance(node, ast.ImportFrom) and {"atomic", "Atomic"} & {name.name for name in node.names}:
                 if node.module == "django_ojs.database":
                     continue
-                found.add(path.relative_to(package).as_posix())
+                found.add(path)
     assert found == THE_SITES
 
 

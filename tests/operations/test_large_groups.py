@@ -34,7 +34,7 @@ from django_ojs.packets import MOST_CHARACTERS
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests.gathering import SECONDS, gathering
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
+pytestmark = [pytest.mark.mariadb, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
 CALLERS = 20
 BIG = "é" * 480_000  # of so many callers these are 19 MB
 
@@ -126,7 +126,6 @@ def test_the_scheduler_settles_jobs_with_long_histories_of_errors(end: str) -> N
     assert not Job.objects.filter(state="active").exists()
 
 
-@pytest.mark.skipif(connection.vendor != "mysql", reason="what one statement may have: MariaDB")
 class TestGuilty:
     """What is more than the server takes at all, of one caller."""
 

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterator
 
 import pytest
-from django.conf import settings
 
 from django_ojs.messages import count, jobs, jobs_run
+from tests.sources import nodes, trees
 
 PLURALS = ("jobs", "job types", "unfinished jobs", "more jobs", "dead letters", "schedules", "outcomes")
-PACKAGE = settings.BASE_DIR / "django_ojs"
 
 
 @pytest.mark.parametrize("number,text", [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs"), (2000, "2,000 jobs")])
@@ -28,11 +27,11 @@ def test_numbers_of_other_things() -> None:
 def lines() -> Iterator[tuple[str, str]]:
     """What the package logs or writes to a console: where, and the first argument."""
     writers = {"debug", "info", "warning", "error", "exception", "log", "write", "say", "_announce"}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in trees():
+        for call in nodes(path):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in writers:
                 for argument in call.args[:2]:
-                    yield f"{path.relative_to(PACKAGE)}:{call.lineno}", ast.unparse(argument)
+                    yield f"{path}:{call.lineno}", ast.unparse(argument)
 
 
 def test_no_line_for_a_console_has_a_number_and_a_plural_that_may_not_agree() -> None:

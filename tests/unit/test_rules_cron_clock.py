@@ -28,7 +28,7 @@ def changes(zone: zoneinfo.ZoneInfo) -> Instants:
     """The instants at which the offset changes, to the minute."""
     found, day = [], FROM
     while day < TO:
-        following = day + dt.timedelta(days=3)
+        following = day + dt.timedelta(days=7)  # no zone changes its clock and back within a week
         if _offset(day, zone) != _offset(following, zone):
             low, high = day, following
             while high - low > MINUTE:

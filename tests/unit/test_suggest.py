@@ -11,7 +11,7 @@ import pytest
 from django_ojs import clock
 from django_ojs.errors import OJSError
 from django_ojs.rules import envelope, problems, suggest
-from tests.test_layers import imports, modules, tree
+from tests.test_layers import imports, modules, walked
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_one_module_compares_names() -> None:
     using = {
         module
         for module in modules()
-        for node in ast.walk(tree(module))
+        for node in walked(module)
         if (isinstance(node, ast.Import) and any(alias.name == "difflib" for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == "difflib")
     }
