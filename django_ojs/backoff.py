@@ -180,6 +180,7 @@ class SharedBackoff:
 
     def __init__(self, what: str, **how: Any) -> None:
         self._backoff = Backoff(what, 1.0, REMIND_EVERY, tries=False, among=what, **how)
+        _shared.append(self._backoff)
         self._lock = threading.Lock()
 
     def failed(self, how: str, error: BaseException) -> None:
@@ -205,9 +206,16 @@ def _own_place(error: BaseException) -> str:
     return f"{frames[-1].f_code.co_filename.removeprefix(_OWN)}:{frames[-1].f_lineno}" if frames else ""
 
 
+#: Those of `SharedBackoff`, which last as long as the process.
+_shared: list[Backoff] = []
+
+
 def forget() -> None:
-    """As if the log had nothing yet, as tests begin."""
+    """As if nothing had failed and the log had nothing yet, as tests begin."""
     _said.clear()
+    for one in _shared:
+        one.failures, one._well_since = 0, None
+        one._told.clear()
 
 
 def _forget_lock() -> None:

@@ -62,8 +62,8 @@ def refused(call: str, error: Exception, request_id: str) -> None:
 
 def forget() -> None:
     """As if no request had been refused, as tests begin."""
-    global _full_at, refusals
-    _full_at, refusals = float("-inf"), SharedBackoff("The database", logger=logger)
+    global _full_at
+    _full_at = float("-inf")
 
 
 def handler(exc: Exception, context: dict[str, Any]) -> Response:

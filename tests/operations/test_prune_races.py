@@ -321,7 +321,6 @@ _ACTS = ["push", "die", "retry", "complete", "delete", "wait", "prune"]
 
 
 @given(acts=st.lists(st.tuples(st.sampled_from(_ACTS), st.integers(0, 9)), max_size=30))
-@pytest.mark.slow
 def test_nothing_that_was_answered_with_success_disappears(acts: list[tuple[str, int]]) -> None:
     Job.objects.all().delete()
     clock.freeze(dt.datetime(2026, 1, 15, 12, tzinfo=dt.UTC))
