@@ -50,7 +50,7 @@ from django_ojs.errors import InvalidRequest
 from django_ojs.middleware import Chain
 from django_ojs.models import CronSchedule, OutboxEntry
 from django_ojs.registry import registry
-from django_ojs.rules import alertrules, redaction, replayrules, suggest
+from django_ojs.rules import alertrules, approvals, redaction, replayrules, suggest
 from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
 from django_ojs.spellings import not_spellings
 
@@ -401,6 +401,14 @@ def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _C
     return list(check(alias, connection)) if check else []
 
 
+#: Settings with a form of their own: what reads them, and the page that describes them.
+_READ: dict[str, tuple[Callable[[Any], object], str]] = {
+    "REPLAY_RULES": (replayrules.parse_all, "docs/dead-letters.md"),
+    "ALERTS": (alertrules.parse, "docs/how-to/alerts.md"),
+    "APPROVAL_MAIL": (approvals.parse_mail, "docs/durable.md"),
+}
+
+
 def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     if key not in FIELDS:
         near = suggest.nearest(str(key), FIELDS.keys())
@@ -413,18 +421,12 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     elif key == "REDACT":
         for problem in redaction.problems(value):
             yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="django_ojs.E002")
-    elif key == "REPLAY_RULES":
+    elif key in _READ:
+        read, page = _READ[key]
         try:
-            replayrules.parse_all(value)
+            read(value)
         except InvalidRequest as error:
-            yield Error(
-                f"OJS['REPLAY_RULES'] is wrong. {error}", hint="See docs/dead-letters.md.", id="django_ojs.E002"
-            )
-    elif key == "ALERTS":
-        try:
-            alertrules.parse(value)
-        except InvalidRequest as error:
-            yield Error(f"OJS['ALERTS'] is wrong. {error}", hint="See docs/how-to/alerts.md.", id="django_ojs.E002")
+            yield Error(f"OJS[{key!r}] is wrong. {error}", hint=f"See {page}.", id="django_ojs.E002")
     elif key == "RETRY":
         for unknown in not_spellings(unknown_in_policy("retry", value, "OJS['RETRY']")):
             hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."

@@ -262,6 +262,10 @@ class Settings:
     #: {"*": {"oldest_wait": "15m"}}, "types": {"billing.*": {"dead_letters": 1}}, "mail_to": ["ops@example.com"]}`
     #: (docs/how-to/alerts.md). None: the scheduler does not look; the overview and `ojs_status` use the defaults.
     ALERTS: Mapping[str, Any] | None = None
+    #: The mails to those whom durable jobs ask, and for how long a link in them decides without a login:
+    #: `{"site": "https://shop.example.com", "links": "7d"}` (docs/durable.md). Without `links` they lead to the admin.
+    #: None: no mails.
+    APPROVAL_MAIL: Mapping[str, Any] | None = None
     # Webhooks
     #: How many attempts the scheduler makes at the same time.
     WEBHOOK_CONCURRENCY: int = 32

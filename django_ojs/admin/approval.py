@@ -1,6 +1,7 @@
 """What durable jobs ask people: the inbox, the page of one approval with what its job did so far, and its decision.
 
-Who may view approvals sees all of them; who may only decide sees what asks that user.
+Who may view approvals sees all of them; who may only decide sees what asks that user. A link in a mail leads to a page
+that needs no login, where the site allows it (`jobs/approvalmail.py`).
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern
+from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.clickjacking import xframe_options_deny
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_http_methods
 
 from django_ojs import errors
 from django_ojs.admin import display, live, steps
 from django_ojs.admin.base import text_filter
 from django_ojs.admin.live import LivePage
+from django_ojs.audit import Act
 from django_ojs.errors import OJSError
-from django_ojs.jobs import approvals
+from django_ojs.jobs import approvalmail, approvals
 from django_ojs.jobs.approvals import Decider
 from django_ojs.models import Approval, Job
 from django_ojs.rules import redaction
@@ -40,15 +49,19 @@ ApprovalTypeFilter = text_filter(_("job type"), "job_type", _("mail.send or mail
 
 
 class AskedUserFilter(admin.SimpleListFilter):
-    """Those that ask the user, by itself, by a group or by a permission."""
+    """Those that ask the user, by itself, by a group or by a permission; or a group of the user."""
 
     title, parameter_name = _("asks"), "asks"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("me", _("me"))]
+        return [("me", _("me")), ("groups", _("my groups"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
-        return queryset.filter(approvals.asks(request.user, queryset.db)) if self.value() == "me" else queryset
+        if self.value() == "me":
+            return queryset.filter(approvals.asks(request.user, queryset.db))
+        if self.value() == "groups":
+            return queryset.filter(approvals.asks_groups_of(request.user, queryset.db))
+        return queryset
 
 
 class ApprovalStateFilter(admin.SimpleListFilter):
@@ -72,7 +85,8 @@ class DecisionForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
     )  # fmt: skip
     ojs_to = forms.CharField(
-        label=_("delegate to"), required=False, max_length=255, widget=forms.TextInput(attrs={"size": 40}),
+        label=_("delegate to"), required=False, max_length=255,
+        widget=forms.TextInput(attrs={"size": 40, "list": "ojs-people", "autocomplete": "off"}),
         help_text=_("Instead of a decision: who is asked from now on, such as user:anna or group:finance."),
     )  # fmt: skip
 
@@ -82,6 +96,27 @@ class DecisionForm(forms.Form):
             del self.fields["ojs_data"]
         else:
             self.fields["ojs_data"].help_text = display.pretty(approval.schema)
+
+
+class LinkForm(DecisionForm):
+    """A decision without a login, which gives the approval to nobody else."""
+
+    def __init__(self, approval: Approval, *args: Any, **kwargs: Any) -> None:
+        super().__init__(approval, *args, **kwargs)
+        del self.fields["ojs_to"]
+
+
+#: So many users, and so many groups, are suggested as those to delegate to.
+SUGGESTED = 200
+
+
+def people() -> list[str]:
+    """Whom a decider may choose by name: groups, and active users of the admin."""
+    users: Any = get_user_model()
+    found = users._default_manager.filter(is_active=True, **({"is_staff": True} if hasattr(users, "is_staff") else {}))
+    names = found.order_by(users.USERNAME_FIELD).values_list(users.USERNAME_FIELD, flat=True)[:SUGGESTED]
+    groups = Group.objects.order_by("name").values_list("name", flat=True)[:SUGGESTED]
+    return [*(f"group:{name}" for name in groups), *(f"user:{name}" for name in names)]
 
 
 @admin.register(Approval)
@@ -104,7 +139,8 @@ class ApprovalAdmin(LivePage):
 
     def get_urls(self) -> list[URLPattern]:
         page = self.route("<path:object_id>/decide/", self.decide_view, "approval_decide")
-        return [page, *super().get_urls()]
+        link = path("link/<str:token>/", self.link_view, name=f"{self.opts.app_label}_approval_link")
+        return [page, link, *super().get_urls()]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._sees_all(request) or request.user.has_perm("django_ojs.decide_approval")
@@ -143,19 +179,59 @@ class ApprovalAdmin(LivePage):
         except OJSError as error:  # the form is not in the site's code any more
             self.message_user(request, display.explain(error), messages.ERROR)
             return HttpResponseRedirect(back)
-        if posted is not None and own.is_valid() and self._decide(request, approval, own, site):
-            return HttpResponseRedirect(back)
+        if posted is not None and own.is_valid():
+            verb = "delegate" if "delegate" in posted else "decide"
+            entry = self.audit_entry(request, f"approval.{verb}", approval.pk)
+            if self._decide(request, approval, own, site, Decider.of(request.user), entry):
+                return HttpResponseRedirect(back)
         return self.page(
             request, "approval_decide", gettext("Decide"), own=own, site=site, back=back, here="approval",
-            heading=display.printable(approval.title), details=self.shown_details(approval),
+            heading=display.printable(approval.title), details=self.shown_details(approval), people=people(),
         )  # fmt: skip
 
-    def _decide(self, request: HttpRequest, approval: Approval, own: DecisionForm, site: Any) -> bool:
+    @method_decorator([
+        require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny, csrf_protect
+    ])  # fmt: skip
+    def link_view(self, request: HttpRequest, token: str) -> HttpResponse:
+        """What a link in a mail leads to, for whoever has it: GET shows what is asked, and only POST decides."""
+        try:
+            link = approvalmail.read(token)
+        except OJSError as error:
+            return self._of_link(request, refused=display.explain(error), status=error.status)
+        approval, who = link.approval, link.decider
+        if approval.state != ApprovalState.OPEN:
+            return self._of_link(request, approval, refused=display.explain(approvals.decided(approval)), status=409)
+        posted = request.POST if request.method == "POST" else None
+        own = LinkForm(approval, posted)
+        try:
+            site = approvals.form_class(approval.form)(posted) if approval.form else None
+        except OJSError as error:
+            return self._of_link(request, approval, refused=display.explain(error), status=error.status)
+        if posted is not None and "delegate" not in posted and own.is_valid():
+            entry = Act(who.name, "approval.decide", str(approval.pk), {"by": "link"}, "mail", _address(request))
+            if self._decide(request, approval, own, site, who, entry):
+                return self._of_link(request, approval)
+        return self._of_link(request, approval, own=own, site=site, who=who.name.partition(":")[2])
+
+    def _of_link(
+        self, request: HttpRequest, approval: Approval | None = None, *, status: int = 200, **context: Any
+    ) -> HttpResponse:
+        """The page of a link. The link is in its address, which no other site is told."""
+        if approval is not None:
+            context |= {"heading": display.printable(approval.title), "details": self.shown_details(approval)}
+        response = self.page(request, "approval_link", gettext("Decide"), **context)
+        response.status_code = status
+        response["Referrer-Policy"] = "same-origin"  # a stricter one would break Django's check of a POST over HTTPS
+        response["X-Robots-Tag"] = "noindex"
+        return response
+
+    def _decide(
+        self, request: HttpRequest, approval: Approval, own: DecisionForm, site: Any, who: Decider, entry: Act
+    ) -> bool:  # fmt: skip
         """Do what was chosen; False, with the reason in the forms, where that is refused."""
-        who, given = Decider.of(request.user), own.cleaned_data
+        given = own.cleaned_data
         approved = "approve" in request.POST
         delegates = "delegate" in request.POST
-        entry = self.audit_entry(request, f"approval.{'delegate' if delegates else 'decide'}", approval.pk)
         using = approval._state.db
         try:
             if delegates:
@@ -209,6 +285,10 @@ class ApprovalAdmin(LivePage):
     def its_job(self, approval: Approval) -> SafeString:
         address = self.url_of(Job, approval.job_id)
         return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
+
+
+def _address(request: HttpRequest) -> str:
+    return str(request.META.get("REMOTE_ADDR", ""))
 
 
 def _may_decide(request: HttpRequest, approval: Approval) -> bool:

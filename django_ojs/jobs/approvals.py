@@ -127,6 +127,13 @@ def asks(user: Any, using: str | None = None) -> Q:
     return condition | ~Q(Exists(named)) if user.has_perm("django_ojs.decide_approval") else condition
 
 
+def asks_groups_of(user: Any, using: str | None = None) -> Q:
+    """The approvals that ask a group of this user."""
+    groups = [str(pk) for pk in user.groups.values_list("pk", flat=True)] if hasattr(user, "groups") else []
+    named = ApprovalAssignee.objects.using(database(using)).filter(approval=OuterRef("pk"))
+    return Q(Exists(named.filter(kind=Kind.GROUP, key__in=groups)))
+
+
 def open_for(user: Any, *, using: str | None = None) -> QuerySet[Approval]:
     """The open approvals that ask this user, oldest first."""
     found = Approval.objects.using(database(using)).filter(asks(user, using), state=_OPEN)
@@ -216,6 +223,7 @@ def ask(holder: Holder, step: Step, request: ApprovalRequest, *, again: bool = F
         approval.state, approval.decided_at = _OPEN, None
         approval.changes += not created
         approval.requested_at = now
+        approval.mail_due = ojs_settings.APPROVAL_MAIL is not None
         if request.escalate_after is not None and later:
             approval.escalate_at = now + dt.timedelta(milliseconds=request.escalate_after)
             approval.escalate_to = [list(one) for one in later]
@@ -223,6 +231,8 @@ def ask(holder: Holder, step: Step, request: ApprovalRequest, *, again: bool = F
         approval.save(using=using)
         if created:
             _add(approval, asked, using)
+        else:  # the links of the mails before are of no use any more
+            approval.assignees.update(told=False)
         facts = {} if approval.due_at is None else {"due_at": format_instant(approval.due_at)}
         _tell("requested", approval, row, now, "workers", using, assignees=names(approval), **facts)
     return True
@@ -274,7 +284,7 @@ def decide(
     if len(comment) > MAX_COMMENT or "\0" in comment:
         raise fault("comment", f"must be a text of at most {MAX_COMMENT} characters", comment)
     if approval.state != _OPEN:
-        raise _decided(approval)
+        raise decided(approval)
     kept = clean(approval, data) if approved or data is not None else None
     return _decide(approval_id, approved, by, comment, kept, act, using=using)
 
@@ -312,7 +322,8 @@ def delegate(
         ApprovalAssignee.objects.using(using).filter(approval=approval)._raw_delete(using)
         _add(approval, asked, using)
         approval.changes += 1
-        approval.save(using=using, update_fields=["changes"])
+        approval.mail_due = ojs_settings.APPROVAL_MAIL is not None
+        approval.save(using=using, update_fields=["changes", "mail_due"])
         facts = {"assignees": names(approval), "delegated_by": by.name}
         _tell("delegated", approval, row, clock.now(using), "api", using, **facts)
         _audit(act, using, name=approval.name, job_id=str(approval.job_id), to=names(approval))
@@ -488,15 +499,15 @@ def _open(approval_id: uuid.UUID, by: Decider, using: str) -> tuple[Approval, Jo
     approval, row = found
     by.check(approval, using)
     if approval.state != _OPEN:
-        raise _decided(approval)
+        raise decided(approval)
     waits = JobStep.objects.using(using).filter(job_id=approval.job_id, ended_at=None, event_name=EVENT)
     if row is None or row["state"] in states.TERMINAL or not waits.filter(event_key=str(approval.pk)).exists():
         approval.state = ApprovalState.CLOSED.value
-        raise _decided(approval)
+        raise decided(approval)
     return approval, row
 
 
-def _decided(approval: Approval) -> Conflict:
+def decided(approval: Approval) -> Conflict:
     """The refusal of an act on what is not open any more: it says who decided."""
     details = {
         "approval_id": str(approval.pk), "job_id": str(approval.job_id), "current_state": approval.state,
@@ -529,6 +540,7 @@ def _escalate(approval: Approval, row: JobRow, now: dt.datetime, using: str) -> 
     _add(approval, [one for one in more if (one.kind, one.key) not in known], using)
     approval.escalate_at = None
     approval.changes += 1
+    approval.mail_due = ojs_settings.APPROVAL_MAIL is not None
     approval.next_at = _next(approval)
     approval.save(using=using)
     _tell("escalated", approval, row, now, "scheduler", using, assignees=names(approval))

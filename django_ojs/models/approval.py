@@ -34,6 +34,9 @@ class Approval(OJSModel):
     escalate_to = JSONTextField(null=True, blank=True, help_text="Who is asked then.")
     next_at = MomentField(null=True, blank=True, db_index=True)
     changes = models.PositiveIntegerField(default=0, help_text="How often other people were asked.")
+    mail_due = models.BooleanField(
+        default=False, db_default=False, help_text="Whether some of those who are asked get a mail."
+    )
     decided_at = MomentField(null=True, blank=True, db_index=True)
     decided_by = models.CharField(max_length=255, default="", blank=True, help_text="user:NAME or key:NAME.")
     comment = models.TextField(default="", blank=True)
@@ -64,6 +67,7 @@ class ApprovalAssignee(OJSModel):
     kind = models.CharField(max_length=5, choices=Kind.choices)
     key = NameField(max_length=255, help_text="The primary key, or the permission.")
     name = models.CharField(max_length=255, help_text="What people know it by.")
+    told = models.BooleanField(default=False, db_default=False, help_text="Whether the mail was sent.")
 
     class Meta:
         default_permissions = ()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
+
+from django_ojs.rules.durations import parse_length_ms
+from django_ojs.rules.faults import checked, fault
 
 #: The event for which a step waits that asks users; its key is the id of the approval. No caller can emit it.
 EVENT = "$approval"
@@ -78,3 +82,33 @@ class ApprovalRequest:
     default: bool | None = None
     escalate_after: int | None = None
     escalate_to: Sequence[Any] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ApprovalMail:
+    """The mails to those who are asked: `OJS["APPROVAL_MAIL"]`.
+
+    Attributes:
+        site: where the admin is, such as `https://shop.example.com`.
+        links: for how long a link in a mail decides without a login; None: it leads to the admin, which asks for one.
+    """
+
+    site: str
+    links: dt.timedelta | None = None
+
+
+def parse_mail(given: object) -> ApprovalMail | None:
+    """The setting, read and checked; None: no mails. Raises InvalidRequest with the path of what is wrong."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or (unknown := [str(name) for name in given if name not in ("site", "links")]):
+        path = "APPROVAL_MAIL" if not isinstance(given, Mapping) else f"APPROVAL_MAIL.{unknown[0]}"
+        raise fault(path, "must be an object with site, and links if they are wanted", given)
+    site = given.get("site")
+    parts = urlsplit(site) if isinstance(site, str) else urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
+        raise fault("site", "must be where the admin is, such as https://shop.example.com", site)
+    links = given.get("links")
+    lasting = None if links is None else checked(parse_length_ms, links, "links")
+    span = None if lasting is None else dt.timedelta(milliseconds=lasting)
+    return ApprovalMail(f"{parts.scheme}://{parts.netloc}", span)

@@ -1,4 +1,5 @@
-"""The scheduler's duty to look for what needs attention (`django_ojs.alerts`)."""
+"""The scheduler's duties that send mail: about what needs attention (`django_ojs.alerts`), and to those whom durable
+jobs ask (`jobs/approvalmail.py`)."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ import time
 
 from django_ojs import alerts
 from django_ojs.backoff import Backoff
+from django_ojs.conf import ojs_settings
 from django_ojs.guard import get_logger
+from django_ojs.jobs import approvalmail
 from django_ojs.rules.alertrules import AlertRules
+from django_ojs.rules.approvals import parse_mail
 
 logger = get_logger(__name__)
 
@@ -52,3 +56,29 @@ class WatchAlerts:
         else:
             if sent:
                 self._mails.worked()
+
+
+class MailApprovals:
+    """Sends the mails to those whom durable jobs ask, where the site has `OJS["APPROVAL_MAIL"]`.
+
+    The look is one read of the open approvals. A mail server that does not answer keeps no job and no other duty from
+    going on.
+    """
+
+    name = "approval mails"
+    EVERY = 2.0
+
+    def __init__(self) -> None:
+        self._mails = Backoff("Sending mails about approvals", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, brief=True)
+
+    def run_once(self, using: str) -> float:
+        mail = parse_mail(ojs_settings.APPROVAL_MAIL)
+        if mail is None:
+            return WatchAlerts.OFF
+        try:
+            sent = approvalmail.tell(mail, using=using)
+        except (OSError, smtplib.SMTPException):
+            return self._mails.failed()
+        if sent:
+            self._mails.worked()
+        return self.EVERY

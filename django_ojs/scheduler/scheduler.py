@@ -33,7 +33,7 @@ from django_ojs.models import Lease
 from django_ojs.queues import bounds, configuration, maintenance
 from django_ojs.queues.deletion import finish_removals
 from django_ojs.retention import prune
-from django_ojs.scheduler.alerts import WatchAlerts
+from django_ojs.scheduler.alerts import MailApprovals, WatchAlerts
 from django_ojs.scheduler.service import RESTART, DutyThread, GaveUp, Service, outage, persist
 from django_ojs.scheduler.webhooks import Webhooks
 from django_ojs.statistics import counters, eventcounts
@@ -168,7 +168,7 @@ class Scheduler:
                 leads,
             ),
             Webhooks(self.using, leads),
-            DutyThread("alerts", [WatchAlerts()], self.using, leads),
+            DutyThread("alerts", [WatchAlerts(), MailApprovals()], self.using, leads),
         )  # fmt: skip
 
     @property

@@ -1,0 +1,161 @@
+"""Writes to those whom durable jobs ask, and lets a link of such a mail decide without a login.
+
+The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. A mail that was sent as
+the process ended is sent again.
+
+A link names an approval, the moment at which it was asked, and a user. It decides once, since a decision ends the
+approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was given
+to others or asked anew, or once the user is inactive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import smtplib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core import signing
+from django.core.mail import EmailMessage, get_connection
+from django.urls import reverse
+from django.utils import translation
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
+from django.utils.translation import gettext
+
+from django_ojs import clock
+from django_ojs.conf import ojs_settings
+from django_ojs.database import database
+from django_ojs.errors import NotFound, PermissionDenied
+from django_ojs.guard import get_logger
+from django_ojs.jobs import approvals
+from django_ojs.jobs.approvals import Decider, Kind
+from django_ojs.messages import phrase
+from django_ojs.models import Approval, ApprovalAssignee
+from django_ojs.rules.approvals import ApprovalMail, ApprovalState, parse_mail
+
+logger = get_logger(__name__)
+
+#: Approvals of one pass, and users to whom one approval is mailed.
+BATCH, MOST_MAILS = 50, 200
+_SALT = "django_ojs.approval"
+_PERMISSION = "django_ojs.decide_approval"
+
+
+def tell(mail: ApprovalMail, *, using: str | None = None) -> int:
+    """Send the mails that are due; return for how many approvals. Raises what the site's mail backend raises; those
+    that were not sent are due then."""
+    using = database(using)
+    due = Approval.objects.using(using).filter(state=ApprovalState.OPEN, mail_due=True)
+    found = list(due.order_by("requested_at")[:BATCH].prefetch_related("assignees"))
+    if found:
+        with get_connection() as connection:
+            for approval in found:
+                _tell(approval, mail, connection, using)
+    return len(found)
+
+
+def _tell(approval: Approval, mail: ApprovalMail, connection: Any, using: str) -> None:
+    untold = [one for one in approval.assignees.all() if not one.told]
+    people = _people(untold, everybody=not approval.assignees.all())
+    for user in people[:MOST_MAILS]:
+        try:
+            message(approval, user, mail, connection).send()
+        except smtplib.SMTPRecipientsRefused as error:  # the same again, whenever it is sent
+            logger.warning("The mail server refuses a mail about the approval %s: %s", approval.pk, error)
+    if len(people) > MOST_MAILS:
+        logger.warning(
+            "The approval %s asks %d users; %d of them got a mail.", approval.pk, len(people), MOST_MAILS
+        )  # fmt: skip
+    told = ApprovalAssignee.objects.using(using).filter(pk__in=[one.pk for one in untold])
+    told.update(told=True)
+    same = Approval.objects.using(using).filter(pk=approval.pk, changes=approval.changes)
+    same.update(mail_due=False)  # who was asked meanwhile is due
+
+
+def _people(asked: list[ApprovalAssignee], *, everybody: bool) -> list[Any]:
+    """The active users with an address among these, each once, by their primary keys."""
+    found = {user.pk: user for one in asked for user in _users(one.kind, one.key)}
+    if everybody:
+        found = {user.pk: user for user in _users(Kind.PERMISSION, _PERMISSION)}
+    return [user for _, user in sorted(found.items()) if user.is_active and _address(user)]
+
+
+def _users(kind: str, key: str) -> Iterator[Any]:
+    users: Any = get_user_model()._default_manager
+    if kind == Kind.USER:
+        yield from users.filter(pk=key)
+    elif kind == Kind.GROUP:
+        yield from users.filter(groups__pk=key)[: MOST_MAILS + 1]
+    elif hasattr(users, "with_perm"):  # users of Django's own kind
+        backend = "django.contrib.auth.backends.ModelBackend"
+        yield from users.with_perm(key, include_superusers=False, backend=backend)[: MOST_MAILS + 1]
+
+
+def _address(user: Any) -> str:
+    return str(getattr(user, user.get_email_field_name(), "") or "")
+
+
+def message(approval: Approval, user: Any, mail: ApprovalMail, connection: Any = None) -> EmailMessage:
+    """The mail to this user, in the site's language. It has no details of the approval: those may be confidential."""
+    with translation.override(settings.LANGUAGE_CODE):
+        title = " ".join(approval.title.split())
+        lines = [title, gettext("A job of the type %(type)s waits for your decision.") % {"type": approval.type}]
+        if approval.due_at is not None:
+            lines.append(gettext("It can be decided until %(when)s.") % {"when": _when(approval.due_at)})
+        page = reverse("admin:django_ojs_approval_decide", args=[approval.pk])
+        lines.append(gettext("Decide it in the admin:") + f"\n{mail.site}{page}")
+        if mail.links is not None:
+            until = {"when": _when(clock.now() + mail.links)}
+            link = reverse("admin:django_ojs_approval_link", args=[token(approval, user)])
+            lines.append(gettext("Or without a login, until %(when)s:") % until + f"\n{mail.site}{link}")
+            lines.append(gettext("Whoever has this link can decide in your name. Do not pass it on."))
+        subject = f"[{ojs_settings.SERVICE_NAME}] {title}"
+        return EmailMessage(subject, "\n\n".join(lines) + "\n", to=[_address(user)], connection=connection)
+
+
+def _when(moment: Any) -> str:
+    local = localtime(moment) if settings.USE_TZ else moment
+    return f"{date_format(local, 'DATETIME_FORMAT')} {local.tzname() or ''}".strip()
+
+
+# Links
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DecisionLink:
+    """What a link may decide, and for whom."""
+
+    approval: Approval
+    decider: Decider
+
+
+def token(approval: Approval, user: Any) -> str:
+    """What a link to decide this approval, as it is asked now, has for this user."""
+    asked_at = round(approval.requested_at.timestamp() * 1_000_000)
+    return signing.dumps([approval.pk.hex, asked_at, str(user.pk)], salt=_SALT)
+
+
+def read(token: str, *, using: str | None = None) -> DecisionLink:
+    """The approval of a link, open or not, and who decides by it.
+
+    Raises NotFound where no link has this token, where it is too old, and where the site allows none; PermissionDenied
+    where its user is not asked (any more).
+    """
+    mail = parse_mail(ojs_settings.APPROVAL_MAIL)
+    if mail is None or mail.links is None:
+        raise NotFound(phrase("This link is not valid."))
+    try:
+        key, asked_at, user_pk = signing.loads(token, salt=_SALT, max_age=mail.links)
+    except signing.BadSignature as error:
+        raise NotFound(phrase("This link is not valid, or too old.")) from error
+    approval = approvals.read(uuid.UUID(key), using=using)
+    user: Any = get_user_model()._default_manager.filter(pk=user_pk).first()
+    if user is None or not user.is_active or round(approval.requested_at.timestamp() * 1_000_000) != asked_at:
+        raise PermissionDenied(phrase("This approval does not ask you any more."))
+    decider = Decider(Decider.of(user).name, user)  # a superuser, too, only while it asks that user
+    decider.check(approval, database(using))
+    return DecisionLink(approval, decider)

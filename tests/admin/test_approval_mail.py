@@ -1,0 +1,212 @@
+"""The mails to those whom durable jobs ask, and the links in them that decide without a login."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.core import mail, signing
+from django.core.mail.backends.locmem import EmailBackend
+from django.test import Client
+from django.urls import reverse
+
+from django_ojs import clock
+from django_ojs.jobs import approvalmail, approvals
+from django_ojs.jobs.approvals import Decider
+from django_ojs.models import Approval, AuditEntry
+from django_ojs.rules.approvals import parse_mail
+from django_ojs.scheduler.alerts import MailApprovals
+from django_ojs.testing.storedjobs import WorkerJobs
+from tests.admin.test_approvals import jobs, login, start
+from tests.durable.approvalforms import RefundForm
+
+__all__ = ["jobs"]  # a fixture
+pytestmark = pytest.mark.django_db
+MAIL = {"site": "https://shop.example.com/", "links": "7d"}
+
+
+@pytest.fixture(autouse=True)
+def mailing(settings: Any) -> None:
+    settings.OJS = {"APPROVAL_MAIL": MAIL}
+
+
+def user(name: str, *groups: Group, **fields: Any) -> User:
+    found = User.objects.create_user(name, **{"email": f"{name}@example.com", **fields})
+    found.groups.set(groups)
+    return found
+
+
+def told() -> list[str]:
+    """Send what is due: who got a mail."""
+    mail.outbox.clear()
+    found = parse_mail(MAIL)
+    assert found is not None
+    approvalmail.tell(found)
+    return sorted(one.to[0].partition("@")[0] for one in mail.outbox)
+
+
+def link() -> str:
+    """The path of the link in the last mail."""
+    (found,) = re.findall(r"https://shop\.example\.com(/\S+/link/\S+)", str(mail.outbox[-1].body))
+    return str(found)
+
+
+def test_who_is_asked_gets_one_mail(jobs: WorkerJobs) -> None:
+    finance = Group.objects.create(name="finance")
+    finance.permissions.set(Permission.objects.filter(codename="add_group"))
+    anna = user("anna", finance)
+    user("ben", finance), user("gone", finance, is_active=False), user("mute", finance, email=""), user("other")
+    _, approval = start(
+        jobs, title="Refund\n 4711?", details={"iban": "DE89"},
+        assignees=[anna, "group:finance", "perm:auth.add_group"], timeout="2d",
+        escalate_after="1h", escalate_to=["user:other"],
+    )  # fmt: skip
+    assert told() == ["anna", "ben"]
+    sent = mail.outbox[0]
+    assert sent.subject.endswith("] Refund 4711?")
+    assert f"https://shop.example.com{reverse('admin:django_ojs_approval_decide', args=[approval.pk])}" in sent.body
+    assert "DE89" not in sent.body
+    assert told() == []
+    clock.freeze(clock.now())
+    clock.advance(hours=1)
+    assert approvals.tend() == 1
+    assert told() == ["other"], "the others have their mails"
+    approvals.delegate(approval.pk, ["user:ben"], Decider.of(anna))
+    assert told() == ["ben"]
+    approvals.decide(approval.pk, True, Decider.of(User.objects.get(username="ben")))
+    _, approval = start(jobs, 2, title="And this?", assignees=[anna])
+    approvals.decide(approval.pk, True, Decider.of(anna))
+    assert told() == [], "it is decided"
+
+
+def test_one_that_names_nobody_is_told_to_all_who_may_decide(jobs: WorkerJobs) -> None:
+    user("anna").user_permissions.set(Permission.objects.filter(codename="decide_approval"))
+    user("ben")
+    start(jobs)
+    assert told() == ["anna"]
+
+
+def test_a_link_decides_once_and_only_by_post(jobs: WorkerJobs) -> None:
+    handle, _ = start(jobs, title="<b>Refund?", details={"order": 4711}, assignees=[user("anna")], form=RefundForm)
+    assert told() == ["anna"]
+    stranger, address = Client(enforce_csrf_checks=True), link()
+    assert stranger.head(address).status_code == 200
+    page = stranger.get(address)
+    assert (page["Referrer-Policy"], page["X-Frame-Options"]) == ("same-origin", "DENY")
+    assert "no-store" in page["Cache-Control"]
+    text = page.content.decode()
+    for part in ("&lt;b&gt;Refund?", "4711", 'name="amount"', "You decide as anna."):
+        assert part in text, part
+    assert "ojs_to" not in text
+    assert Approval.objects.get().state == "open"
+    assert stranger.post(address, {"approve": "1", "amount": "5"}).status_code == 403, (
+        "the token of the form is missing"
+    )
+    form = {"csrfmiddlewaretoken": page.context["csrf_token"], "approve": "1"}
+    assert "less than or equal" in stranger.post(address, {**form, "amount": "501"}).content.decode()
+    assert stranger.post(address, {**form, "delegate": "1", "ojs_to": "user:anna", "amount": "5"}).status_code == 200
+    assert Approval.objects.get().state == "open"
+    assert "Approved." in stranger.post(address, {**form, "amount": "5"}).content.decode()
+    again = stranger.post(address, {**form, "reject": "1"})
+    assert again.status_code == 409
+    assert "anna has approved this already." in again.content.decode()
+    jobs.drain().raise_first()
+    assert handle.refresh().result == [True, "user:anna", "", {"amount": "5", "on": None}]
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.door) == ("user:anna", "approval.decide", "mail")
+    assert address.rstrip("/").rpartition("/")[2] not in str(entry.detail)
+
+
+def test_what_makes_a_link_useless(jobs: WorkerJobs, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    anna, _ = user("anna", is_superuser=True), user("ben")
+    _, approval = start(jobs, assignees=[anna])
+    told()
+    address = link()
+
+    def refused() -> int:
+        status = Client().post(address, {"approve": "1"}).status_code
+        assert Approval.objects.get().state == "open"
+        return status
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signing, "time", type("Later", (), {"time": lambda: __import__("time").time() + 8 * 86400}))
+        assert refused() == 404, "it is too old"
+    settings.OJS = {"APPROVAL_MAIL": {"site": MAIL["site"]}}
+    assert refused() == 404, "the site allows no links any more"
+    settings.OJS = {"APPROVAL_MAIL": MAIL}
+    User.objects.filter(pk=anna.pk).update(is_active=False)
+    assert refused() == 403
+    User.objects.filter(pk=anna.pk).update(is_active=True)
+    asked_at = approval.requested_at
+    Approval.objects.update(requested_at=clock.now())
+    assert refused() == 403, "it was asked anew"
+    Approval.objects.update(requested_at=asked_at)
+    token = address.rstrip("/").rpartition("/")[2]
+    other = signing.dumps(signing.loads(token, salt="django_ojs.approval"), salt="another")
+    for forged in (other, token[:-1] + ("A" if token[-1] != "A" else "B"), "x", "x:y:z"):
+        found = Client().post(reverse("admin:django_ojs_approval_link", args=[forged]), {"approve": "1"})
+        assert found.status_code == 404
+    approvals.delegate(approval.pk, ["user:ben"], Decider.of(anna))
+    assert refused() == 403, "it asks ben, and not even a superuser decides by a link that was for another question"
+
+
+def test_without_links_the_mail_leads_to_the_admin_only(jobs: WorkerJobs) -> None:
+    start(jobs, assignees=[user("anna")])
+    found = parse_mail({"site": "http://shop.example.com"})
+    assert found is not None
+    approvalmail.tell(found)
+    assert "/link/" not in mail.outbox[-1].body
+
+
+def test_a_mail_that_cannot_be_sent_is_sent_later(jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(jobs, assignees=[user("anna"), user("ben")])
+    duty = MailApprovals()
+
+    def down(self: Any, messages: Any) -> int:
+        raise ConnectionRefusedError("down")
+
+    def refuses(self: Any, messages: Any) -> int:
+        if messages[0].to == ["anna@example.com"]:
+            raise smtplib.SMTPRecipientsRefused({"anna@example.com": (550, b"unknown")})
+        return original(self, messages)
+
+    original = EmailBackend.send_messages
+    with monkeypatch.context() as patch:
+        patch.setattr(EmailBackend, "send_messages", down)
+        assert duty.run_once("default") > duty.EVERY
+    mail.outbox.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(EmailBackend, "send_messages", refuses)
+        assert duty.run_once("default") == duty.EVERY
+    assert [one.to for one in mail.outbox] == [["ben@example.com"]]
+    assert told() == [], "an address that is refused would be refused again"
+
+
+def test_who_asks_my_groups_and_whom_i_may_choose(jobs: WorkerJobs) -> None:
+    finance = Group.objects.create(name="finance")
+    anna = user("anna", finance, is_staff=True)
+    anna.user_permissions.set(Permission.objects.filter(codename="decide_approval"))
+    start(jobs, 1, title="Of mine?", assignees=[anna])
+    _, approval = start(jobs, 2, title="Of finance?", assignees=["group:finance"])
+    page = login(anna).get(reverse("admin:django_ojs_approval_changelist") + "?asks=groups").content.decode()
+    assert "Of finance?" in page
+    assert "Of mine?" not in page
+    form = login(anna).get(reverse("admin:django_ojs_approval_decide", args=[approval.pk])).content.decode()
+    assert '<option value="group:finance">' in form
+    assert '<option value="user:anna">' in form
+
+
+@pytest.mark.parametrize(
+    "given, field",
+    [(5, "APPROVAL_MAIL"), ({"site": "shop.example.com"}, "site"), ({"site": "https://x/admin"}, "site"), ({}, "site"),
+     ({"site": "https://x", "links": "soon"}, "links"), ({"site": "https://x", "link": "7d"}, "APPROVAL_MAIL.link")],
+)  # fmt: skip
+def test_a_setting_that_is_wrong_is_told(settings: Any, given: Any, field: str) -> None:
+    from django_ojs.checks import _check_setting
+
+    (found,) = _check_setting("APPROVAL_MAIL", given)
+    assert found.id == "django_ojs.E002"
+    assert field in found.msg
