@@ -200,13 +200,13 @@ def event_order(site: Site) -> Iterator[Finding]:
 def metrics(site: Site) -> Iterator[Finding]:
     """Events that the metrics have not counted; they are kept until they are."""
     if ojs_settings.METRICS and site.is_led:
-        yield from _behind(site, "metrics-behind", eventcounts.place)
+        yield from _behind(site, "metrics-behind", eventcounts.counted_up_to)
 
 
 def webhooks(site: Site) -> Iterator[Finding]:
     """Events that have not become deliveries."""
     if site.is_led:
-        yield from _behind(site, "webhooks-behind", relay.place)
+        yield from _behind(site, "webhooks-behind", relay.relayed_up_to)
 
 
 def _behind(site: Site, id: str, place_of: Callable[[str], order.LogPosition | None]) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ def subscribe() -> None:
         pre_save.connect(receiver, sender=model, dispatch_uid=f"django_ojs.restored.{model.__name__}")
 
 
-def place(event: int, using: str) -> LogPosition:
+def position_of(event: int, using: str) -> LogPosition:
     """The place of the loaded event with this id, or of the one before it where it has been pruned."""
     order.catch_up(using)
     found = order.behind(using, order.START).filter(pk__lte=event).order_by("-pk").first()

@@ -49,10 +49,9 @@ def entry(request: Request, request_id: str, action: str, target: str = "", **de
     )
 
 
-def refused(request: Request, request_id: str, error: Exception, action: str, target: str) -> None:
+def note_denial(request: Request, request_id: str, error: Exception, action: str, target: str) -> None:
     """Note that a known caller was not allowed to do this. A log that cannot be written changes no answer."""
-    actor = principal(request)
-    if not isinstance(error, PermissionDenied) or request.method in _SAFE or actor == "anonymous":
+    if not isinstance(error, PermissionDenied) or request.method in _SAFE or principal(request) == "anonymous":
         return
     act = entry(request, request_id, action, target, **error.details)
     act.outcome = "denied"

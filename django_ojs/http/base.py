@@ -38,7 +38,7 @@ from django_ojs.http.body import OJSParser
 from django_ojs.http.operation import UNDECLARED, UNSET, Operation, declared_by
 from django_ojs.http.pagination import OJSPagination, SortKey
 from django_ojs.http.permissions import ScopePermission
-from django_ojs.http.serializers import AnswerSerializer, PaginationSerializer, shared
+from django_ojs.http.serializers import AnswerSerializer, OnePageSerializer, shared
 from django_ojs.models import Job
 from django_ojs.rules import suggest
 from django_ojs.rules.faults import shorten
@@ -78,6 +78,8 @@ class OJSView(APIView):
     conflict_code: ClassVar[str] = "conflict"
     #: Whether the version headers count here: the manifest and the health check answer any client.
     negotiates: ClassVar[bool] = True
+    #: Whether a call may meet a database that is away: not where its answer is made of the code and the settings alone.
+    needs_database: ClassVar[bool] = True
     cache_control: ClassVar[str] = "private, no-store, max-age=0"
     #: What `payload()` read.
     raw: bytes | None = None
@@ -385,9 +387,9 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
     def whole_list(self, items: Any, pagination: dict[str, Any], beside: Any = None) -> Response:
         """The answer of a list that `pagination_class` does not page: what is shown of the items under each of the
         operation's `lists`, what it shows `beside` them, and where they stand."""
-        standing = shared(PaginationSerializer).to_representation(pagination)
+        standing = shared(OnePageSerializer).to_representation({"pagination": pagination})
         lists = dict.fromkeys(self.operation.lists, items)
-        return Response({**lists, **self._beside(beside), "pagination": standing})
+        return Response({**lists, **self._beside(beside), **standing})
 
     def _beside(self, instance: Any) -> dict[str, Any]:
         """`instance` as the serializer shows it that the operation names for it; nothing for None."""

@@ -265,6 +265,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         statuses=(201,),
         answers=_outcomes(BulkEnqueuedSerializer),
         name="bulk_enqueue",
+        errors=(409, 422, 429),
     )
     def create(self, request: Request) -> Response:
         """Enqueue jobs, with an outcome for each."""
@@ -292,6 +293,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         name="bulk_cancel",
         audit="job.bulk",
         audits_itself=True,
+        errors=(409,),
     )
     def cancel(self, request: Request) -> Response:
         """Cancel the jobs that are named or fit a filter.
@@ -311,6 +313,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         name="bulk_retry",
         audit="job.bulk",
         audits_itself=True,
+        errors=(409,),
     )
     def retry(self, request: Request) -> Response:
         """Retry the jobs that are named or fit a filter.
@@ -809,7 +812,14 @@ class BulkActionViewSet(OJSViewSet):
         """An act on many jobs in the background: how far it is."""
         return Response(self.represent(self.get_object()))
 
-    @operation(detail=True, methods=["post"], right="change_job", body=NothingSerializer, audit="bulkaction.cancel")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_job",
+        body=NothingSerializer,
+        audit="bulkaction.cancel",
+        errors=(409,),
+    )
     def cancel(self, request: Request, action_id: str) -> Response:
         """Stop an act on many jobs in the background.
 

@@ -117,6 +117,7 @@ class JobCheckpoints(OJSViewSet):
         doors="public",
         body=CheckpointBodySerializer,
         answer=CheckpointSerializer,
+        errors=(409,),
     )
     def save_checkpoint(self, request: Request, job_id: str) -> Response:
         """Save the checkpoint of a job, in place of the one before."""

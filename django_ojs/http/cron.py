@@ -180,6 +180,7 @@ class CronViewSet(OJSViewSet):
         outside=WarnedSerializer,
         statuses=(200, 201),
         audit="cron.register",
+        missing_ok=True,
     )
     def update(self, request: Request, name: str) -> Response:
         """Make or change a schedule."""
@@ -245,6 +246,7 @@ class CronViewSet(OJSViewSet):
         body=NothingSerializer,
         outside=ScheduleTriggeredSerializer,
         audit="cron.trigger",
+        errors=(409, 429),
     )
     def trigger(self, request: Request, name: str) -> Response:
         """Make a job of a schedule now."""

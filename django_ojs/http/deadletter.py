@@ -272,6 +272,7 @@ class DeadLetterViewSet(OJSViewSet):
         operator_answer=JobDetailSerializer,
         public_answer=JobAnswerSerializer,
         audit="job.retry",
+        errors=(409,),
     )
     def retry(self, request: Request, job_id: str) -> Response:
         """Run a dead letter again, changed if wanted.
@@ -466,7 +467,14 @@ class ReplayRuleViewSet(OJSViewSet):
         """A rule that retries dead letters."""
         return Response(self.represent(self.get_object()))
 
-    @operation(right="change_replayrule", body=ReplayRuleRequestSerializer, statuses=(200, 201), audit="replayrule.set")
+    @operation(
+        right="change_replayrule",
+        body=ReplayRuleRequestSerializer,
+        statuses=(200, 201),
+        audit="replayrule.set",
+        errors=(409,),
+        missing_ok=True,
+    )
     def update(self, request: Request, name: str) -> Response:
         """Make or replace a rule that retries dead letters.
 
@@ -480,7 +488,9 @@ class ReplayRuleViewSet(OJSViewSet):
         self.act.detail["rule"] = rule.facts()
         return Response(self.represent(rule), status=201 if new else 200)
 
-    @operation(operator_scope="admin.write", right="delete_replayrule", answer=None, audit="replayrule.delete")
+    @operation(
+        operator_scope="admin.write", right="delete_replayrule", answer=None, audit="replayrule.delete", errors=(409,)
+    )
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a rule that retries dead letters."""
         self.get_object()

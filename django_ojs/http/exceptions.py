@@ -55,7 +55,7 @@ def disk_was_full() -> bool:
 refusals = SharedBackoff("The database", logger=logger)
 
 
-def refused(call: str, error: Exception, request_id: str) -> None:
+def note_refusal(call: str, error: Exception, request_id: str) -> None:
     """Note a call that the database has ended with this error."""
     refusals.failed(f"refuses requests, as {call} (request {request_id})", error)
 
@@ -73,7 +73,7 @@ def handler(exc: Exception, context: dict[str, Any]) -> Response:
     if is_unusable(exc):
         leave(connections[router.db_for_write(Job)], exc)
     if (operation := view.operation).is_audited(operator=view.operator):
-        auditing.refused(request, view.request_id, error, operation.audit, next(map(str, view.kwargs.values()), ""))
+        auditing.note_denial(request, view.request_id, error, operation.audit, next(map(str, view.kwargs.values()), ""))
     log(exc, error, request, view.request_id)
     if isinstance(error, errors.InvalidStateTransition):
         error.error_code = view.conflict_code
@@ -173,7 +173,7 @@ def log(exc: Exception, error: OJSError, request: Request, request_id: str) -> N
 def log_call(call: str, exc: Exception, error: OJSError, request_id: str, to: SafeLogger) -> None:
     """Log what has ended a call, if it is a fault of ours or of the database."""
     if is_refusal(exc, error):
-        refused(call, exc, request_id)
+        note_refusal(call, exc, request_id)
     elif error.status >= 500:
         to.error(
             "%s failed: %s (request %s)", call, type(exc).__name__, request_id,

@@ -25,7 +25,7 @@ from rest_framework.viewsets import GenericViewSet
 from django_ojs.guard import get_logger
 from django_ojs.http import parameters
 from django_ojs.http.operation import UNDECLARED, UNSET, Operation
-from django_ojs.http.serializers import EnvelopeSerializer, ErrorSerializer, PaginationSerializer
+from django_ojs.http.serializers import CappedPageSerializer, EnvelopeSerializer, ErrorSerializer, OnePageSerializer
 
 MEDIA = ("application/openjobspec+json", "application/json")
 SECURITY: dict[str, Any] = {
@@ -162,12 +162,24 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         found = {str(status): self._response(status, answer) for status, answer in self.doc.answers.items()}
         if self.doc.operation.text:
             found["200"].setdefault("content", {})[self.doc.operation.text] = {"schema": _TEXT}
-        wrong = {400, 409, 413, 422, 429, 503, *self.doc.operation.errors} | (set() if self.public else {401, 403})
-        wrong |= ({404} if "{" in self.path else set()) | ({415} if self.doc.body is not None else set())
+        wrong = {*self.doc.operation.errors} | self._refusals()
         for status in sorted(wrong):
             found.setdefault(str(status), self._response(status, ErrorSerializer))
         other = {"description": "Another error.", "content": self._content(ErrorSerializer)}
         return found | {"default": other}
+
+    def _refusals(self) -> set[int]:
+        """The statuses of the errors that the door, the path, the query and the body of the operation may lead to."""
+        operation, has_query = (
+            self.doc.operation,
+            bool(self._get_filter_parameters() or self._get_pagination_parameters()),
+        )
+        found = {503} if self.view.needs_database else set()
+        found |= set() if self.public else {401, 403}
+        found |= {422} if self.view.negotiates else set()
+        found |= {404} if "{" in self.path and not operation.missing_ok else set()
+        found |= {400} if has_query else set()
+        return found | ({400, 413, 415} if self.doc.body is not None else set())
 
     def _response(self, status: int, answer: Any) -> Schema:
         return {"description": _TEXTS[status]} | ({} if answer is None else {"content": self._content(answer)})
@@ -190,38 +202,28 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
 
     def _entry(self, component: Any) -> Schema:
         """The answer that is one thing, with what stands beside its members, and once more under each of the names."""
-        beside, outside, shown = self._beside(), self._more(self.doc.operation.outside), component.schema
-        whole: Schema = {
-            "type": "object", "required": sorted({*shown.get("required", ()), *beside.get("required", ())}),
-            "properties": {**shown["properties"], **beside.get("properties", {})},
+        operation, entries = self.doc.operation, self.doc.entries
+        whole = _joined(_without(entries, component), self._more(operation.beside))
+        again = self.resolve_serializer(self.view.get_serializer_class(), "response").ref
+        under: Schema = {
+            "type": "object", "required": [*entries],
+            "properties": dict.fromkeys(entries, whole if operation.beside else again),
         }  # fmt: skip
-        again = whole if beside else self.resolve_serializer(self.view.get_serializer_class(), "response").ref
-        return {
-            **whole, "required": sorted({*whole["required"], *self.doc.entries, *outside.get("required", ())}),
-            "properties": {
-                **whole["properties"], **dict.fromkeys(self.doc.entries, again), **outside.get("properties", {})
-            },
-        }  # fmt: skip
-
-    def _beside(self) -> Schema:
-        return self._more(self.doc.operation.beside)
+        return _joined(whole, under if entries else {}, self._more(operation.outside))
 
     def _more(self, serializer: Any) -> Schema:
         """What stands beside the members of an answer; nothing where that is no serializer."""
-        return self._map_basic_serializer(serializer(), "response") if serializer else {}
+        return self.resolve_serializer(serializer, "response").ref if serializer else {}
 
     def _page(self, item: Schema) -> Schema:
         """The answer of a list: the same rows under each of the names, and where they stand."""
-        members = {name: {"type": "array", "items": item} for name in self.doc.lists}
-        beside = self._beside()
-        pagination = self.resolve_serializer(PaginationSerializer, "response").ref
-        counted: Schema = {"total": {"type": "integer"}, "total_is_minimum": {"type": "boolean"}}
-        if self.view.pagination_class is None:  # `whole_list`
-            counted = {}
-        return {
-            "type": "object", "required": [*self.doc.lists, "pagination", *beside.get("required", ())],
-            "properties": {**members, **counted, "pagination": pagination, **beside.get("properties", {})},
+        pages = self.view.pagination_class
+        standing = OnePageSerializer if pages is None else getattr(pages, "answer", CappedPageSerializer)
+        lists: Schema = {
+            "type": "object", "required": [*self.doc.lists],
+            "properties": {name: {"type": "array", "items": item} for name in self.doc.lists},
         }  # fmt: skip
+        return _joined(lists, self._more(standing), self._more(self.doc.operation.beside))
 
     def resolve_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> Any:
         kind: Any = serializer if isinstance(serializer, type) else type(serializer)
@@ -305,6 +307,21 @@ def _moved(value: Any) -> Any:
     if isinstance(target := value.get("$ref"), str) and target.startswith("#/$defs/"):
         return {"$ref": f"#/components/schemas/Envelope{target.removeprefix('#/$defs/').capitalize()}"}
     return {"allOf": [value]} if "enum" in value else {name: _moved(item) for name, item in value.items()}
+
+
+def _without(names: tuple[str, ...], component: Any) -> Schema:
+    """The schema of a component, but for members of these names, where it has some."""
+    shown: Schema = component.schema
+    if not shown["properties"].keys() & set(names):
+        return component.ref  # type: ignore[no-any-return]
+    left = {name: part for name, part in shown["properties"].items() if name not in names}
+    return {**shown, "properties": left, "required": [name for name in shown.get("required", ()) if name in left]}
+
+
+def _joined(*parts: Schema) -> Schema:
+    """The schema of what has the members of all these; empty ones do not count."""
+    filled = [part for part in parts if part]
+    return {"allOf": filled} if len(filled) > 1 else filled[0]
 
 
 def secured(needed: bool) -> list[dict[str, list[str]]]:

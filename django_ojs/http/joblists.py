@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.http import filters, pagination, parameters, permissions, query
-from django_ojs.http.pagination import ListPage, OJSPagination, SortKey, capped, paginate, parse_time, parse_uuid
+from django_ojs.http.pagination import CappedPagination, ListPage, SortKey, capped, paginate, parse_time, parse_uuid
 from django_ojs.jobs.filterfields import read_states
 from django_ojs.jobs.search import DEEPER, FEW, scan
 from django_ojs.models import Job
@@ -58,7 +58,7 @@ class JobFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         return parameters.of_filter(view.filterset_class)
 
 
-class JobPagination(OJSPagination):
+class JobPagination(CappedPagination):
     """The pages of a list of jobs, in the order of the query's `sort` and `order`.
 
     The number of all jobs, or of those in a state or a queue, is known without counting. What no index finds is

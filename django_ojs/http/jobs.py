@@ -115,12 +115,13 @@ class JobViewSet(Idempotent, JobCheckpoints):
         answers={200: (serializers.JobAnswerSerializer, serializers.JobDroppedSerializer)},
         name="push",
         grouped=True,
+        errors=(409, 429),
     )
     def create(self, request: Request) -> Response:
         """Enqueue a job."""
         document = self.payload(field="envelope")
         permissions.check_documents(request, [document])
-        limits, seconds, keyed = permissions.limits(request), patience(request), self.keyed_request()
+        limits, seconds, keyed = permissions.limits(request), block_timeout(request), self.keyed_request()
         with waits.counted(request) if seconds else contextlib.nullcontext():
             if keyed is not None:  # which is not held for so long as a push may wait for room
                 return self.answer_once(lambda: push_once(document, keyed, self._pushed, limits=limits))
@@ -138,6 +139,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         body=serializers.PrioritySerializer,
         public_answer=serializers.JobAnswerSerializer,
         audit="job.prioritise",
+        errors=(409,),
     )
     def partial_update(self, request: Request, job_id: str) -> Response:
         """Change the priority of a waiting job."""
@@ -153,6 +155,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         public_answer=serializers.JobAnswerSerializer,
         statuses=(200,),
         audit="job.cancel",
+        errors=(409,),
     )
     def destroy(self, request: Request, job_id: str) -> Response:
         """Cancel a job."""
@@ -165,6 +168,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         body=serializers.ReasonSerializer,
         public_answer=serializers.JobAnswerSerializer,
         audit="job.cancel",
+        errors=(409,),
     )
     def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job, with a reason.
@@ -183,6 +187,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         public_answer=serializers.JobAnswerSerializer,
         audit="job.activate",
         audit_doors="operator",
+        errors=(409,),
     )
     def activate(self, request: Request, job_id: str) -> Response:
         """Release a pending job.
@@ -201,6 +206,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         doors="operator",
         body=serializers.RetrySerializer,
         audit="job.retry",
+        errors=(409,),
     )
     def retry(self, request: Request, job_id: str) -> Response:
         """Run a failed job again.
@@ -219,7 +225,13 @@ class JobViewSet(Idempotent, JobCheckpoints):
         return self.respond(done, previous_state=row["state"])
 
     @operation(
-        detail=True, methods=["post"], right="change_job", doors="operator", body=NothingSerializer, audit="job.run"
+        detail=True,
+        methods=["post"],
+        right="change_job",
+        doors="operator",
+        body=NothingSerializer,
+        audit="job.run",
+        errors=(409,),
     )
     def run(self, request: Request, job_id: str) -> Response:
         """Let a waiting job run now.
@@ -238,6 +250,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         body=NothingSerializer,
         statuses=(201,),
         audit="job.copy",
+        errors=(409, 429),
     )
     def duplicate(self, request: Request, job_id: str) -> Response:
         """Enqueue a copy of a job.
@@ -368,6 +381,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         body=serializers.AckOfPathSerializer,
         answer=serializers.AckAnswerSerializer,
         grouped=True,
+        errors=(409,),
     )
     def ack(self, request: Request, job_id: str) -> Response:
         """Complete a job.
@@ -386,6 +400,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         body=serializers.NackOfPathSerializer,
         answer=serializers.NackAnswerSerializer,
         grouped=True,
+        errors=(409,),
     )
     def nack(self, request: Request, job_id: str) -> Response:
         """Report that a job failed."""
@@ -400,6 +415,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         answer=serializers.JobBatchAnswerSerializer,
         statuses=(201,),
         name="push_batch",
+        errors=(409, 429),
     )
     def batch(self, request: Request) -> Response:
         """Enqueue jobs, all or none."""
@@ -464,7 +480,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         return Answer(201, serializers.answer_text(job, **warnings), headers)
 
     def _push_batch(self, documents: Documents, using: str) -> Answer:
-        seconds, limits = patience(self.request), permissions.limits(self.request)
+        seconds, limits = block_timeout(self.request), permissions.limits(self.request)
         try:
             with waits.counted(self.request) if seconds else contextlib.nullcontext():
                 pushed = push(documents, using=using, patience=seconds, limits=limits)
@@ -564,7 +580,7 @@ def log_file(row: JobRow, mask: redaction.Logs, **wanted: Any) -> str:
             return "\n".join([*parts, ""]) if parts else ""
 
 
-def patience(request: Request) -> float:
+def block_timeout(request: Request) -> float:
     """Seconds that a push waits for room in a bounded queue (jobs 6): `OJS-Block-Timeout`, 0 without it, at most
     `MAX_PATIENCE`. Raises InvalidRequest."""
     given = request.META.get("HTTP_OJS_BLOCK_TIMEOUT")

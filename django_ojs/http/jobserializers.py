@@ -200,6 +200,7 @@ class JobBatchSerializer(BodySerializer):
 class BatchJobSerializer(JobSerializer):
     """A job of a batch, as it is stored; or the job that was there already, which is that of another caller."""
 
+    previous_state = re_enqueued_at = None  # type: ignore[assignment]  # of answers about one job
     deduplicated = serializers.BooleanField(required=False)
 
 

@@ -56,7 +56,8 @@ class Operation:
         statuses: those of the answers that the serializer shows. Without any it is 200, 201 for `create`.
         answers: other answers by status; None for one without JSON, several serializers for one of these.
         query: names of the parameters of its query, with a space between, beside those of filters and pages.
-        errors: statuses of errors beside those that every operation may answer.
+        errors: statuses of errors beside those that its body, its query, its path and its door may lead to.
+        missing_ok: whether it goes on where nothing is there of what its path names; else it answers 404.
         lists: the members of the answer that hold the items of a list, where they are not those of the view.
         beside: the serializer of what the answer has beside the items of a list, or beside the members of one entry.
         outside: the serializer of what only the answer has, not the entry where it stands once more.
@@ -86,6 +87,7 @@ class Operation:
     answers: Mapping[int, Any] = dataclasses.field(default_factory=dict)
     query: str = ""
     errors: tuple[int, ...] = ()
+    missing_ok: bool = False
     lists: tuple[str, ...] = ()
     beside: Any = None
     outside: Any = None

@@ -20,7 +20,7 @@ from rest_framework.response import Response
 
 from django_ojs.errors import InvalidRequest
 from django_ojs.http import parameters, query
-from django_ojs.http.serializers import PaginationSerializer, shared
+from django_ojs.http.serializers import CappedPageSerializer, CountedPageSerializer, shared
 from django_ojs.rules.faults import query_fault
 from django_ojs.spellings import LIST_QUERY
 
@@ -40,13 +40,9 @@ class ListPage(NamedTuple):
     pagination: dict[str, Any]
 
     def listed(self, rows: Any, *names: str, **more: Any) -> dict[str, Any]:
-        """The answer of a list: what is shown of the rows under each of these names, then `more`, and where they stand.
-
-        `total` stands at the top too, where clients look for it, and with it `total_is_minimum` where there are more.
-        """
-        totals = {name: self.pagination[name] for name in ("total", "total_is_minimum") if name in self.pagination}
-        shown = shared(PaginationSerializer).to_representation(self.pagination)
-        return {**dict.fromkeys(names, rows), **more, **totals, "pagination": shown}
+        """The answer of a list: what is shown of the rows under each of these names, `more`, and where they stand."""
+        standing = shared(CappedPageSerializer).to_representation({**self.pagination, "pagination": self.pagination})
+        return {**dict.fromkeys(names, rows), **more, **standing}
 
 
 class SortKey(NamedTuple):
@@ -74,6 +70,8 @@ class OJSPagination(BasePagination):
 
     max_limit, default_limit = MAX_LIMIT, DEFAULT_LIMIT
     operator_max_limit, operator_default_limit = MAX_PAGE, PAGE
+    #: For the OpenAPI document: what an answer has beside the items.
+    answer: type[CountedPageSerializer] = CountedPageSerializer
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.names: Sequence[str] = (view.operator and view.operator_list_names) or view.list_names
@@ -107,6 +105,8 @@ class SamePagination(OJSPagination):
 
 class CappedPagination(OJSPagination):
     """Pages of a table that may be large: its rows are counted up to a bound only."""
+
+    answer = CappedPageSerializer
 
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
         maximum, default = self.sizes(view)

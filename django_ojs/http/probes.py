@@ -130,7 +130,7 @@ class Health(PublicView):
             if _may_see_more(request):
                 figures = _figures.get(router.db_for_write(Job))
         except Error as error:
-            exceptions.refused("the health check", error, self.request_id)
+            exceptions.note_refusal("the health check", error, self.request_id)
             body |= {"status": "unhealthy", "backend": _unreachable(error)}
             answer = Response(shared(HealthSerializer).to_representation(body), status=503, headers=_RETRY_AFTER)
             return exceptions.logged(answer)
@@ -139,6 +139,8 @@ class Health(PublicView):
 
 class Alive(PublicView):
     """`/healthz`: the process answers; the database is not asked."""
+
+    needs_database = False
 
     @operation(answers={200: StatusSerializer})
     def get(self, request: Request) -> Response:
@@ -157,7 +159,7 @@ class Ready(PublicView):
         try:
             _backend()
         except Error as error:
-            exceptions.refused("the readiness probe", error, self.request_id)
+            exceptions.note_refusal("the readiness probe", error, self.request_id)
             return exceptions.logged(_status("not_ready", status=503, headers=_RETRY_AFTER))
         if stuck := parts.stuck():
             logger.error("This process is not ready, and should be replaced: %s.", "; ".join(stuck))

@@ -495,6 +495,7 @@ class QueueViewSet(OJSViewSet):
         body=QueueRequestSerializer,
         answer=QueueCreatedSerializer,
         audit="queue.create",
+        errors=(409,),
     )
     def create(self, request: Request) -> Response:
         """Make a queue."""
@@ -521,6 +522,7 @@ class QueueViewSet(OJSViewSet):
         query="strategy target_queue",
         audit="queue.delete",
         audits_itself=True,
+        errors=(409,),
     )
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a queue, and its jobs by a strategy.
@@ -557,6 +559,8 @@ class QueueViewSet(OJSViewSet):
         scope="read",
         doors="public",
         answer=PriorityStatsSerializer,
+        errors=(400,),
+        missing_ok=True,
     )
     def priority_stats(self, request: Request, name: str) -> Response:
         """Jobs that can be fetched, by priority.
@@ -594,6 +598,7 @@ class QueueViewSet(OJSViewSet):
         answer=QueueConfigSerializer,
         operator_answer=AdminQueueConfigSerializer,
         audit="queue.configure",
+        missing_ok=True,
     )
     def configure(self, request: Request, name: str) -> Response:
         """Lay a partial configuration over that of a queue."""
@@ -615,6 +620,7 @@ class QueueViewSet(OJSViewSet):
         body=QueueConfigurationSerializer,
         answer=AdminQueueConfigSerializer,
         audit="queue.configure",
+        missing_ok=True,
     )
     def limit_rate(self, request: Request, name: str) -> Response:
         """Lay limits over those of a queue."""
@@ -634,6 +640,7 @@ class QueueViewSet(OJSViewSet):
         answer=QueueSwitchedSerializer,
         operator_answer=AdminQueueSwitchedSerializer,
         audit="queue.pause",
+        missing_ok=True,
     )
     def pause(self, request: Request, name: str) -> Response:
         """Stop delivery; enqueueing goes on."""
@@ -648,6 +655,7 @@ class QueueViewSet(OJSViewSet):
         answer=QueueSwitchedSerializer,
         operator_answer=AdminQueueSwitchedSerializer,
         audit="queue.resume",
+        missing_ok=True,
     )
     def resume(self, request: Request, name: str) -> Response:
         """Deliver again."""
@@ -666,6 +674,7 @@ class QueueViewSet(OJSViewSet):
         query="states older_than confirm dry_run",
         audit="job.purge",
         audits_itself=True,
+        missing_ok=True,
     )
     def clear_jobs(self, request: Request, name: str) -> Response:
         """Delete ended jobs of a queue."""
@@ -681,6 +690,7 @@ class QueueViewSet(OJSViewSet):
         answer=QueuePurgedSerializer,
         audit="job.purge",
         audits_itself=True,
+        missing_ok=True,
     )
     def purge(self, request: Request, name: str) -> Response:
         """Delete ended jobs of a queue."""

@@ -132,6 +132,7 @@ class RateLimitViewSet(OJSViewSet):
         right="change_ratelimit",
         body=RateLimitOverrideSerializer,
         audit="rate_limit.override",
+        missing_ok=True,
     )
     def override(self, request: Request, key: str) -> Response:
         """Override a rate limit.

@@ -154,7 +154,11 @@ class SchemaViewSet(OJSViewSet):
         return self.listed(self.get_queryset())
 
     @operation(
-        right="add_jobschema", body=SchemaRequestSerializer, answer=SchemaAnswerSerializer, audit="schema.register"
+        right="add_jobschema",
+        body=SchemaRequestSerializer,
+        answer=SchemaAnswerSerializer,
+        audit="schema.register",
+        errors=(409,),
     )
     def create(self, request: Request) -> Response:
         """Register an argument schema."""
@@ -188,7 +192,14 @@ class SchemaViewSet(OJSViewSet):
         check_type(request, name)
         return Response(self.represent({"versions": self._versions(name)}))
 
-    @operation(right="add_jobschema", body=AdminSchemaRequestSerializer, statuses=(201,), audit="schema.register")
+    @operation(
+        right="add_jobschema",
+        body=AdminSchemaRequestSerializer,
+        statuses=(201,),
+        audit="schema.register",
+        errors=(409,),
+        missing_ok=True,
+    )
     def update(self, request: Request, name: str, version: str) -> Response:
         """Register an argument schema."""
         body = self.payload()

@@ -235,6 +235,24 @@ class PaginationSerializer(AnswerSerializer):
     searched = SearchedSerializer(required=False)
 
 
+class OnePageSerializer(AnswerSerializer):
+    """What a list has beside its items."""
+
+    pagination = PaginationSerializer()
+
+
+class CountedPageSerializer(OnePageSerializer):
+    """What a list whose items are counted has beside them: `total` at the top too, where clients look for it."""
+
+    total = serializers.IntegerField()
+
+
+class CappedPageSerializer(CountedPageSerializer):
+    """What a list whose items are counted up to a bound has beside them."""
+
+    total_is_minimum = serializers.BooleanField(required=False)
+
+
 class ErrorDetailSerializer(AnswerSerializer):
     """What `OJSError.as_dict` says of an error. An error of a site's own may say more."""
 

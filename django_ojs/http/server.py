@@ -313,6 +313,8 @@ class MaintenanceSwitchSerializer(BodySerializer):
 class Manifest(PublicView):
     """`GET /ojs/manifest`, always as application/json."""
 
+    needs_database = False
+
     @operation(answers={200: ManifestSerializer})
     def get(self, request: Request) -> Response:
         """What this server can do."""
@@ -326,6 +328,8 @@ class Manifest(PublicView):
 
 class OpenAPI(PublicView):
     """`GET /openapi.json`: this server's description of itself, for tools."""
+
+    needs_database = False
 
     @operation(answers={200: NothingSerializer}, errors=(404,))
     def get(self, request: Request) -> Response:
@@ -535,7 +539,7 @@ class AuditViewSet(OJSViewSet):
             raise NotFound("A key that is limited to queues or types has no audit log.")
         return AuditEntry.objects.using(using())
 
-    @operation()
+    @operation(errors=(404,))
     def list(self, request: Request) -> Response:
         """What operators did."""
         return self.listed(self.get_queryset())

@@ -14,7 +14,7 @@ from django_ojs.http import permissions
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.joblists import searched
 from django_ojs.http.operation import operation
-from django_ojs.http.pagination import ListPage, OJSPagination, SortKey, parse_uuid
+from django_ojs.http.pagination import CappedPagination, ListPage, SortKey, parse_uuid
 from django_ojs.http.serializers import AnswerSerializer, InstantField, StateField
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
@@ -47,7 +47,7 @@ class UniqueJobSerializer(AnswerSerializer):
         return redaction.unique_key(row["unique_key"], row["type"])
 
 
-class UniqueJobPagination(OJSPagination):
+class UniqueJobPagination(CappedPagination):
     """No index has the order of this list: the search goes as far as `OJS["SEARCH_DEPTH"]`."""
 
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:

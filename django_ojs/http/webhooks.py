@@ -245,6 +245,7 @@ class WebhookViewSet(_UsersNeedRights):
         body=SubscriptionRequestSerializer,
         beside=SecretSerializer,
         audit="webhook.create",
+        errors=(409,),
     )
     def create(self, request: Request) -> Response:
         """Subscribe."""
@@ -285,6 +286,7 @@ class WebhookViewSet(_UsersNeedRights):
         answer=SubscriptionTestedSerializer,
         audit="webhook.test",
         audits_itself=True,
+        errors=(429,),
     )
     def test(self, request: Request, subscription_id: str) -> Response:
         """Send a test.
@@ -344,7 +346,13 @@ class DeliveryViewSet(_UsersNeedRights):
         return Response(self.represent(self._find(delivery_id)))
 
     @operation(
-        detail=True, methods=["post"], right=_RETRY, body=NothingSerializer, statuses=(202,), audit="webhook.replay"
+        detail=True,
+        methods=["post"],
+        right=_RETRY,
+        body=NothingSerializer,
+        statuses=(202,),
+        audit="webhook.replay",
+        errors=(409,),
     )
     def retry(self, request: Request, delivery_id: str) -> Response:
         """Deliver once more.

@@ -223,6 +223,8 @@ class KeptSerializer(AnswerSerializer):
 class FetchedJobSerializer(JobSerializer):
     """A claimed job. Where an attempt of it has saved a checkpoint, it has that; `last_checkpoint` is its state."""
 
+    result = result_stored_at = result_size_bytes = result_expires_at = None  # type: ignore[assignment]  # not active
+    previous_state = re_enqueued_at = None  # type: ignore[assignment]  # of answers about one job
     checkpoint = KeptSerializer(required=False)
     last_checkpoint = serializers.JSONField(required=False)
 
@@ -393,6 +395,7 @@ class WorkerViewSet(OJSViewSet):
         body=AckSerializer,
         answer=AckAnswerSerializer,
         grouped=True,
+        errors=(404, 409),
     )
     def ack(self, request: Request) -> Response:
         """Complete a job."""
@@ -408,6 +411,7 @@ class WorkerViewSet(OJSViewSet):
         body=NackSerializer,
         answer=NackAnswerSerializer,
         grouped=True,
+        errors=(404, 409),
     )
     def nack(self, request: Request) -> Response:
         """Report that a job failed."""
@@ -491,6 +495,7 @@ class WorkerViewSet(OJSViewSet):
         doors="public",
         body=DeregisterSerializer,
         answer=GoodbyeSerializer,
+        errors=(404,),
     )
     def deregister(self, request: Request) -> Response:
         """Say goodbye; what the worker holds goes back."""
@@ -570,6 +575,7 @@ class WorkerViewSet(OJSViewSet):
         operator_answer=None,
         audit="worker.deregister",
         audit_doors="operator",
+        errors=(409,),
     )
     def destroy(self, request: Request, worker_id: str) -> Response:
         """Remove a worker that is gone; its jobs go back.

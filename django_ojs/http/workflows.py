@@ -198,7 +198,12 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         return self.listed(self.get_queryset().select_related("start").defer("facts"))
 
     @operation(
-        scope="push", doors="public", body=WorkflowRequestSerializer, outside=WarnedSerializer, name="create_workflow"
+        scope="push",
+        doors="public",
+        body=WorkflowRequestSerializer,
+        outside=WarnedSerializer,
+        name="create_workflow",
+        errors=(409, 429),
     )
     def create(self, request: Request) -> Response:
         """Create a workflow."""
@@ -225,6 +230,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         statuses=(200,),
         query="cancel_active",
         audit="workflow.cancel",
+        errors=(409,),
     )
     def destroy(self, request: Request, workflow_id: str) -> Response:
         """Cancel a workflow.
@@ -241,12 +247,20 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         beside=CancellationSerializer,
         query="cancel_active",
         audit="workflow.cancel",
+        errors=(409,),
     )
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel a workflow, with a reason."""
         return self._cancel(workflow_id, self.validated(self.payload(required=False)).get("reason") or "")
 
-    @operation(detail=True, methods=["post"], right="change_workflow", body=NothingSerializer, audit="workflow.retry")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_workflow",
+        body=NothingSerializer,
+        audit="workflow.retry",
+        errors=(409,),
+    )
     def retry(self, request: Request, workflow_id: str) -> Response:
         """Go on with a failed workflow from where it failed."""
         self.payload(required=False)

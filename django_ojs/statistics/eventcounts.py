@@ -76,11 +76,11 @@ def catch_up(using: str) -> None:
         pass
 
 
-def place(using: str) -> order.LogPosition:
+def counted_up_to(using: str) -> order.LogPosition:
     """Up to where the log has been counted."""
     found = _place(using)
     if found.seq == restored.UNKNOWN:
-        return restored.place(found.event, using)
+        return restored.position_of(found.event, using)
     return order.LogPosition(found.event if connections[using].vendor == "sqlite" else found.seq, found.event)
 
 
@@ -108,7 +108,7 @@ def _place(using: str) -> ReadPosition:
 
 def _find_again(loaded: ReadPosition, using: str) -> ReadPosition:
     """The place in this database's order that another database's row was loaded for."""
-    found = restored.place(loaded.event, using)
+    found = restored.position_of(loaded.event, using)
     places = MetricPlace.objects.using(using).filter(pk=1, seq=loaded.seq, event=loaded.event)
     places.update(seq=found.order, event=found.id)
     return _place(using)

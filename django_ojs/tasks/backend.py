@@ -37,7 +37,7 @@ from django_ojs.tasks.task import (
     TaskResultDoesNotExist,
     normalize_json,
     policy,
-    start,
+    start_options,
     task_backends,
     task_enqueued,
     task_finished,
@@ -89,7 +89,7 @@ class OJSBackend(BaseTaskBackend):
         """
         self.validate_task(task)
         definition = register(task, self.options)
-        options: dict[str, Any] = {"queue": task.queue_name, "priority": int(task.priority), **start(task)}
+        options: dict[str, Any] = {"queue": task.queue_name, "priority": int(task.priority), **start_options(task)}
         options["retry"] = policy(task, self.options)
         if task.backend != definition.task.backend:
             options["meta"] = {results.ALIAS_IN_META: task.backend}

@@ -160,7 +160,7 @@ def retries(attempts: Any, backoff: Any) -> dict[str, Any]:
     return found
 
 
-def start(task: AnyTask) -> dict[str, Any]:
+def start_options(task: AnyTask) -> dict[str, Any]:
     """When a job of the task is to start, as an option of `client.options`."""
     after: dt.datetime | dt.timedelta | None = task.run_after
     if after is None:

@@ -122,12 +122,14 @@ def _tell_what_is_lost(reached: LogPosition, place: LogPosition, using: str) -> 
     )  # fmt: skip
 
 
-def place(using: str) -> LogPosition | None:
+def relayed_up_to(using: str) -> LogPosition | None:
     """The last event of which the relay has made deliveries; None while the site has no webhook subscription."""
     row = WebhookRelay.objects.using(using).filter(pk=1, event__isnull=False).first()
     if row is None or row.event is None:
         return None
-    return LogPosition(row.commit, row.event) if row.commit != restored.UNKNOWN else restored.place(row.event, using)
+    if row.commit == restored.UNKNOWN:
+        return restored.position_of(row.event, using)
+    return LogPosition(row.commit, row.event)
 
 
 def _place(using: str) -> WebhookRelay:
@@ -139,7 +141,7 @@ def _place(using: str) -> WebhookRelay:
         except IntegrityError:  # another scheduler was first
             return WebhookRelay.objects.using(using).get(pk=1)
     if row.event is not None and row.commit == restored.UNKNOWN:
-        found = restored.place(row.event, using)
+        found = restored.position_of(row.event, using)
         loaded = WebhookRelay.objects.using(using).filter(pk=1, commit=row.commit, event=row.event)
         loaded.update(commit=found.order, event=found.id)
         row.refresh_from_db(using=using)

@@ -160,7 +160,7 @@ class Heartbeat(Service):
         if (
             processinfo.has_ended(found.incarnation)
             or silence >= 3 * ojs_settings.HEARTBEAT_INTERVAL
-            or (found.silence >= dead.patience() and not outage.is_recent)
+            or (found.silence >= dead.dead_after() and not outage.is_recent)
         ):
             self._replace(found)
         return True

@@ -281,7 +281,7 @@ class WorkerProcess:
             self.lifecycle.give(Order.RECYCLE, "; ".join(stuck))
         if self._supervisor is not None:
             self._supervisor.report(healthy=healthy, completed=self._writer.completed, stuck=bool(stuck))
-            self._supervisor.set_alarm(2 * processinfo.patience())
+            self._supervisor.set_alarm(2 * processinfo.longest_silence())
         elif self._health is not None and healthy:
             self._health.touch()
 

@@ -79,7 +79,7 @@ def in_mb(maxrss: int) -> float:
     return round(maxrss / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
-def patience() -> float:
+def longest_silence() -> float:
     """How long, in seconds, a process may show no sign of life: shorter than it takes the server to call it dead."""
     return float(max(ojs_settings.HEARTBEAT_TIMEOUT * 2 / 3, 10.0))
 

@@ -280,9 +280,9 @@ class Supervisor:
         deadline = self._deadline
         if place.stuck_since is not None:
             deadline = min(deadline, place.stuck_since + ojs_settings.SHUTDOWN_GRACE_PERIOD + BEYOND_GRACE)
-        if place.pid is None or place.killed or (now < deadline and silence < processinfo.patience()):
+        if place.pid is None or place.killed or (now < deadline and silence < processinfo.longest_silence()):
             return
-        place.killed, place.frozen = True, silence >= processinfo.patience()
+        place.killed, place.frozen = True, silence >= processinfo.longest_silence()
         self._killed = self._killed or self._stopping
         why = f"no sign of life for {silence:.0f} s" if place.frozen else "it does not end"
         logger.error("Killing %s (pid %d): %s.", place.worker_id, place.pid, why)

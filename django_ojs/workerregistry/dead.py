@@ -42,7 +42,7 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     """
     using = database(using)
     now = clock.now(using)
-    silent = Worker.objects.using(using).filter(last_heartbeat_at__lt=now - dt.timedelta(seconds=patience()))
+    silent = Worker.objects.using(using).filter(last_heartbeat_at__lt=now - dt.timedelta(seconds=dead_after()))
     if not silent.exists() or spare:
         return 0
     names = silent.values_list("pk", flat=True)
@@ -81,7 +81,7 @@ def replace_dead_worker(
     return returned
 
 
-def patience() -> float:
+def dead_after() -> float:
     """Seconds of silence after which a worker is dead: three beats of our own at least, whatever the setting says."""
     return max(ojs_settings.HEARTBEAT_TIMEOUT, 3 * ojs_settings.HEARTBEAT_INTERVAL)
 

@@ -28,7 +28,12 @@ AWAY = [
 
 def admin_addresses(pk: Any) -> Iterator[str]:
     """Every address that the admin has for our models, those of pages added to it tomorrow included."""
-    words = {"slug": ["cancel_jobs", "retry_dead_letters", "pause_queues"], "path": [str(pk)], "uuid": [str(pk)]}
+    words = {
+        "slug": ["cancel_jobs", "retry_dead_letters", "pause_queues"],
+        "path": [str(pk)],
+        "uuid": [str(pk)],
+        "str": ["x:y:z"],
+    }
     for model in OURS:
         base = url(str(model._meta.model_name))
         for pattern in site._registry[model].get_urls():

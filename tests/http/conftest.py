@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 
 from django_ojs import jsontext, keys
@@ -16,7 +18,7 @@ from django_ojs.http import testhooks
 from django_ojs.http.base import OJSView
 from django_ojs.queues import configuration
 from django_ojs.testing import database
-from tests.http.described import described
+from tests.http.described import Sent, described
 
 V1 = "/ojs/v1"
 #: The names of members in the bodies of requests, as they are written, and in the faults of answers.
@@ -66,6 +68,15 @@ class Api:
         return failed.json()["job"]
 
 
+@contextlib.contextmanager
+def undone() -> Iterator[None]:
+    """A block whose writes are undone at its end, and which is no transaction of a caller's."""
+    point = transaction.savepoint()
+    yield
+    transaction.savepoint_rollback(point)
+    database.forget()
+
+
 def error_of(response: Any, status: int, code: str) -> dict[str, Any]:
     """The error object of a response, after checking what every error must have."""
     assert response.status_code == status, (response.status_code, response.content[:500])
@@ -99,11 +110,12 @@ def _is_ours(view: Any) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def described_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def described_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sent]]:
     """Every answer of our views that the test gets has the members that the OpenAPI document says, with their types,
-    and no others."""
+    and no others. The answers that have been compared."""
+    answers: list[Sent] = []
     if find_spec("drf_spectacular") is None or "echoed" in request.fixturenames:
-        yield
+        yield answers
         return
     document, found, sent, finalize = described(), dict[str, None](), set[bytes](), OJSView.finalize_response
 
@@ -114,11 +126,13 @@ def described_answers(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
             route, media = match.route[max(match.route.find("ojs/"), 0) :], answer.get("Content-Type", "")
             sent.update(_NAMES.findall(getattr(view, "raw", None) or b""))
             method = "GET" if view.request.method == "HEAD" else view.request.method
-            found.update(dict.fromkeys(document.faults(route, method, answer.status_code, media, answer.content)))
+            sent_answer = Sent(route, method, answer.status_code, media, answer.content)
+            answers.append(sent_answer)
+            found.update(dict.fromkeys(document.faults(sent_answer)))
         return answer
 
     monkeypatch.setattr(OJSView, "finalize_response", checked)
-    yield
+    yield answers
     for fault in list(found):  # a job keeps the members of its client's own
         if (own := _UNDECLARED.search(fault)) and jsontext.dumps(own[1]).encode(errors="replace") in sent:
             del found[fault]

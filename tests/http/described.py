@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_ojs import jsontext
 from django_ojs.http import openapi
@@ -50,6 +50,28 @@ def _schema(answer: Schema) -> Schema:
     return found
 
 
+class Sent(NamedTuple):
+    """An answer that was sent. `route` is that of Django, from `ojs/` on where it has that."""
+
+    route: str
+    method: str
+    status: int
+    media: str
+    content: bytes
+
+    @property
+    def is_json(self) -> bool:
+        return "json" in self.media and bool(self.content)
+
+    @property
+    def path(self) -> str:
+        return "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", self.route)
+
+    @property
+    def value(self) -> Any:
+        return jsontext.loads(self.content.decode())
+
+
 class Described:
     """The document, and how a value differs from a schema in it."""
 
@@ -60,26 +82,28 @@ class Described:
         said = self.document["paths"][path][method.lower()]["responses"].get(str(status))
         return None if said is None else _schema(said)
 
-    def faults(self, route: str, method: str, status: int, media: str, content: bytes) -> Iterator[str]:
-        """What an answer has that the document does not say, and the other way round; nothing of what is no JSON.
+    def schema_of(self, sent: Sent) -> Schema | None:
+        """What the document says of the JSON of an answer; None for what is none, and for what it does not declare."""
+        if not sent.is_json or (said := self._operation(sent)) is None:
+            return None
+        answer = said["responses"].get(str(sent.status), said["responses"]["default"] if sent.status == 500 else None)
+        return None if answer is None else _schema(answer)
 
-        Args:
-            route: that of Django, from `ojs/` on where it has that.
-        """
-        if "json" not in media or not content:
+    def faults(self, sent: Sent) -> Iterator[str]:
+        """What an answer has that the document does not say, and the other way round; nothing of what is no JSON."""
+        if not sent.is_json:
             return
-        path = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route)
-        said = self.document["paths"].get(path, {}).get(method.lower())
-        if said is None:
-            if status < 400 and route.startswith("ojs/"):
-                yield f"{method} {path} is not declared"
-            return
-        answer = said["responses"].get(str(status), said["responses"]["default"] if status >= 400 else None)
-        if answer is None:
-            yield f"{method} {path}: {status} is not declared"
-            return
-        for found in self.differences(jsontext.loads(content.decode()), _schema(answer), ""):
-            yield f"{method} {path}: {status}{found}"
+        if self._operation(sent) is None:
+            if sent.status < 400 and sent.route.startswith("ojs/"):
+                yield f"{sent.method} {sent.path} is not declared"
+        elif (schema := self.schema_of(sent)) is None:
+            yield f"{sent.method} {sent.path}: {sent.status} is not declared"
+        else:
+            for found in self.differences(sent.value, schema, ""):
+                yield f"{sent.method} {sent.path}: {sent.status}{found}"
+
+    def _operation(self, sent: Sent) -> Any:
+        return self.document["paths"].get(sent.path, {}).get(sent.method.lower())
 
     def resolve(self, schema: Schema) -> Schema:
         """What the component says to which a schema refers."""
@@ -133,6 +157,82 @@ class Described:
                 yield f"{place} has {member}, undeclared"
             elif isinstance(others, dict):
                 yield from self.differences(value[member], others, f"{place}.*")
+
+
+class Members:
+    """The members that the document's answers may have, and which of them have been sent.
+
+    A member belongs to a component, or to a schema without a name wherever that stands.
+
+    Attributes:
+        declared: member -> whether it may be null. What may be of any type has no null of its own.
+        values, nulls: those that have been sent with a value, and as null.
+    """
+
+    def __init__(self, described: Described) -> None:
+        self.described = described
+        self.declared: dict[str, bool] = {}
+        self.values: set[str] = set()
+        self.nulls: set[str] = set()
+        self._owners: dict[str, str] = {}
+        for path, item in described.document["paths"].items():
+            for method, operation in item.items():
+                for status, answer in operation["responses"].items():
+                    if not status.startswith("2"):
+                        continue
+                    self._declare(_schema(answer), f"{method.upper()} {path} {status}")
+
+    def _owner(self, schema: Schema, place: str) -> tuple[Schema, str]:
+        """The schema itself, and the name of what its members belong to."""
+        while "$ref" in schema:
+            place = schema["$ref"].rpartition("/")[2]
+            schema = self.described.document["components"]["schemas"][place]
+            self._owners.setdefault(jsontext.dumps(schema), place)
+        return schema, self._owners.setdefault(jsontext.dumps(schema), place)
+
+    def _may_be_null(self, schema: Schema) -> bool:
+        """Whether a schema says that its value may be null; what may be of any type says nothing."""
+        is_any = not self.described.resolve(schema).keys() & {"type", "oneOf", "anyOf", "enum", "properties"}
+        return not is_any and not any(self.described.differences(None, schema, ""))
+
+    def _declare(self, schema: Schema, place: str) -> None:
+        schema, owner = self._owner(schema, place)
+        for part in _parts(schema):
+            self._declare(part, owner)
+        if "items" in schema:
+            self._declare(schema["items"], f"{owner}[]")
+        for member, inside in schema.get("properties", {}).items():
+            if (name := f"{owner}.{member}") not in self.declared:
+                self.declared[name] = self._may_be_null(inside)
+                self._declare(inside, name)
+
+    def send(self, value: Any, schema: Schema) -> None:
+        """Note the members of a value which is as the schema says."""
+        schema, owner = self._owner(schema, "")
+        for part in schema.get("allOf", ()):
+            self.send(value, part)
+        for branch in schema.get("oneOf") or schema.get("anyOf") or ():
+            if not any(self.described.differences(value, branch, "")):
+                self.send(value, branch)
+        if isinstance(value, list) and "items" in schema:
+            for item in value:
+                self.send(item, schema["items"])
+        elif isinstance(value, dict):
+            for member, inside in schema.get("properties", {}).items():
+                if member in value:
+                    name = f"{owner}.{member}"
+                    is_null = value[member] is None and self.declared[name]
+                    (self.nulls if is_null else self.values).add(name)
+                    self.send(value[member], inside)
+
+    def unsent(self) -> set[str]:
+        """The members that have never been sent, and with ` null` behind them those that have never been null."""
+        never_null = {f"{name} null" for name, nullable in self.declared.items() if nullable and name not in self.nulls}
+        return {name for name in self.declared if name not in self.values} | never_null
+
+
+def _parts(schema: Schema) -> list[Schema]:
+    return [*schema.get("allOf", ()), *schema.get("oneOf", ()), *schema.get("anyOf", ())]
 
 
 @cache

@@ -65,6 +65,7 @@ def test_an_outage_fills_no_log(api: Api, caplog: Any, kind: str) -> None:
     assert api.post("/jobs", {"type": "a.b", "args": []}).status_code == 201
 
 
+@pytest.mark.usefixtures("echoed")  # of statuses that this path has only because a view of the test raises
 @pytest.mark.parametrize(
     "exc, status, code",
     [

@@ -228,8 +228,8 @@ def test_readers_of_the_log_go_on_behind_the_event_that_they_saw_last(tmp_path: 
     assert not {event["id"] for event in seen} & {event["id"] for event in found}
     events = Event.objects.count() - len(seen) - len(rest)
     assert eventcounts.count(using=using) == events, "those from before were counted there"
-    assert relay.place(using) is not None
-    assert [event.pk for event in order.behind(using, relay.place(using) or order.START)] == list(
+    assert relay.relayed_up_to(using) is not None
+    assert [event.pk for event in order.behind(using, relay.relayed_up_to(using) or order.START)] == list(
         Event.objects.order_by("pk").values_list("pk", flat=True)[10:]
     )
 

@@ -1,22 +1,19 @@
-"""The answers of busy calls, which are made without their fields, have all that the fields describe, and nothing else.
-
-For each of them there are stories with real jobs that lead to every member. So a member that is renamed, left out or of
-another type in only one of the two places is found, and one that is described and never sent, too.
-"""
+"""Stories with real jobs, workflows and queues, which lead to each member that an answer may have."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
+from django_ojs import clock
+from django_ojs.jobs.filterfields import Notation
+from django_ojs.jobs.retry import OVERRIDABLE
+from django_ojs.jobs.selection import names_in
+from django_ojs.models import Approval, BulkAction, RateLimit, WebhookSubscription
 from django_ojs.rules.ids import new_job_id
 from tests.http.conftest import Api
-from tests.http.described import described
-
-pytest.importorskip("drf_spectacular")
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]
+from tests.rights.world import asked
 
 Answers = list[Any]
 
@@ -80,32 +77,6 @@ def bulks(api: Api) -> Answers:
     fine, again = (call(api, "/jobs/bulk", {"jobs": [unique]}) for _ in range(2))
     assert again["items"][0]["status"] == "duplicate"
     return [fine, again, call(api, "/jobs/bulk", {"jobs": [{"type": "a.c", "args": [], "retrys": {}}, {"type": "A"}]})]
-
-
-#: Path and statuses of each call, its stories, and the members of its answer that hold jobs.
-CALLS: dict[str, tuple[str, int, Callable[[Api], Answers]]] = {
-    "fetch": ("/ojs/v1/workers/fetch", 200, fetches),
-    "ack": ("/ojs/v1/workers/ack", 200, acks),
-    "nack": ("/ojs/v1/workers/nack", 200, nacks),
-    "heartbeat": ("/ojs/v1/workers/heartbeat", 200, beats),
-    "batch": ("/ojs/v1/jobs/batch", 201, batches),
-    "bulk": ("/ojs/v1/jobs/bulk", 201, bulks),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_busy_answer_has_the_members_that_its_serializer_describes(api: Api, name: str) -> None:
-    path, status, stories = CALLS[name]
-    schema = described().schemas(path, "POST", status)
-    assert schema is not None
-    answers = stories(api)
-    found = {one for answer in answers for one in described().differences(answer, schema, "")}
-    own = {".jobs[] has retrys, undeclared", ".items[].job has retrys, undeclared"}
-    assert found <= own, "a member of the client's own is kept"
-    whole = described().resolve(schema)
-    known, required = set(whole["properties"]), set(whole["required"])
-    assert set().union(*answers) == known, "what is described is sent in one of the stories"
-    assert set.intersection(*map(set, answers)) == required, "what is always there is required, and nothing else"
 
 
 def jobs(api: Api) -> Iterator[str]:
@@ -203,28 +174,105 @@ def events(api: Api) -> Answers:
     return list(api.get("/events", {"limit": 200}).json()["events"])
 
 
-#: The components that are shown in many answers, and their stories.
-SHOWN: dict[str, Callable[[Api], Answers]] = {
-    "Job": lambda api: [answer["job"] for answer in answers_about_one(api)],
-    "JobAnswer": answers_about_one,
-    "JobDetail": details,
-    "JobLine": lines,
-    "DeadLetter": letters,
-    "DeadLetterAnswer": letters_alone,
-    "Event": events,
-}
+def queues(api: Api) -> None:
+    """A queue with everything that one may be set to, paused; and one with nothing."""
+    window = {"limit": 3, "period": "PT1S"}
+    limit = {"concurrency": 2, "max_per_second": 5, "on_limit": "wait", "rate": window, "throttle": window}
+    days = {"max_age": "P30D", "max_count": 5}
+    put(api, "/queues/full/config", {
+        "max_size": 9, "max_size_bytes": 9000, "overflow_policy": "reject", "concurrency": 3, "rate_limit": limit,
+        "backpressure": {"max_depth": 9, "max_size_bytes": 9000, "strategy": "reject", "warning_threshold": 0.8},
+        "visibility_timeout": 30, "default_timeout": 60, "default_retry": {"max_attempts": 2},
+        "retention": {"completed": "P1D", "cancelled": "P1D", "discarded": "P1D"}, "dead_letter": {"retention": days},
+        "dead_letter_queue": "letters", "dead_letter_max_size": 5, "dead_letter_ttl": "P1D",
+        "allowed_job_types": ["a.b"], "producers": ["web"], "draining": True,
+    })  # fmt: skip
+    api.post("/queues/full/pause")
+    api.post("/queues", {"name": "bare"})
+    for name in ("full", "bare"):
+        for path in (f"/queues/{name}", f"/queues/{name}/config", f"/admin/queues/{name}"):
+            api.get(path)
+        api.get(f"/admin/queues/{name}/config")
+    api.get("/queues")
+    api.get("/admin/queues")
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_what_is_shown_of_jobs_and_events_has_the_members_that_its_serializer_describes(api: Api, name: str) -> None:
-    """Beside them a job has what a client may send: the members of an envelope."""
-    component = described().document["components"]["schemas"][name]
-    envelope, own = component.get("allOf", ({}, component))
-    known = described().resolve(envelope).get("properties", {})
-    answers = SHOWN[name](api)
-    found = {one for answer in answers for one in described().differences(answer, component, "")}
-    assert found <= {".retry has max_attemps, undeclared", ".job.retry has max_attemps, undeclared"}, "the client's own"
-    sent = set().union(*answers)
-    assert sent <= own["properties"].keys() | known.keys()
-    assert own["properties"].keys() - sent == set(), "what is described is sent in one of the stories"
-    assert set(own["required"]) <= set.intersection(*map(set, answers))
+def put(api: Api, path: str, body: Any) -> Any:
+    answer = api.client.put(f"/ojs/v1{path}", body, content_type="application/json")
+    assert answer.status_code < 300, answer.content
+    return answer.json()
+
+
+def stored(api: Api) -> None:
+    """What operations of other doors, and time, have left in rows."""
+    now = clock.now()
+    asked(api.push()["id"], "default", "a.b", "refund")
+    Approval.objects.update(schema={"type": "object"}, default=True, due_at=now, escalate_at=now)
+    api.get("/approvals")
+    hook = {"url": "https://hooks.example/", "events": ["job.*"]}
+    made = api.post("/webhooks/subscriptions", hook).json()["id"]
+    WebhookSubscription.objects.update(disabled_reason="gone", last_delivery_at=now, last_delivery_status=500)
+    api.get(f"/webhooks/subscriptions/{made}")
+    BulkAction.objects.create(
+        verb="retry", filter=dict.fromkeys(names_in(Notation.OPERATOR), "2020-01-01T00:00:00Z"),
+        override=dict.fromkeys(OVERRIDABLE, 1), created_at=now, expected=1,
+        errors=[{"job_id": str(new_job_id()), "error": "conflict"}],
+    )  # fmt: skip
+    api.get("/admin/bulk-actions")
+    chosen = {"since": "2020-01-01T00:00:00Z", "until": "2030-01-01T00:00:00Z", "queue": "q", "type": "a.b"}
+    put(api, "/admin/dead-letter/replay-rules/again", {"filter": {**chosen, "error_type": "E"}})
+    api.get("/admin/dead-letter/replay-rules")
+
+
+def limited(api: Api) -> None:
+    """Rate limits of all kinds, blocked and with an override; a queue whose window is used up."""
+    api.push(rate_limit={"key": "k", "limit": 1, "period": "PT1M"})
+    api.push(rate_limit={"key": "k", "limit": 1, "period": "PT1M"})
+    call(api, "/workers/fetch", {"queues": ["default"], "count": 2})
+    api.get("/rate-limits/k")
+    later = "2098-01-01T00:00:00Z"
+    put(api, "/rate-limits/k/override", {"concurrency": 3, "on_limit": "wait", "expires_at": later})
+    RateLimit.objects.update(blocked_until=clock.now() + dt.timedelta(days=1))
+    for door in ("", "/admin"):
+        api.get(f"{door}/rate-limits/k")
+        api.get(f"{door}/rate-limits")
+
+
+def registered(api: Api) -> None:
+    """A worker that says all of itself."""
+    facts = {"hostname": "h", "pid": 7, "release": "v1", "labels": ["a"], "cpu_percent": 3.5, "queues": ["q"]}
+    call(api, "/workers/register", {"worker_id": "w", **facts})
+    api.get("/admin/workers/w")
+    api.get("/admin/workers")
+
+
+def flows(api: Api) -> None:
+    """Workflows with steps of all kinds: a group in a chain, callbacks, a step that is left out."""
+    one = {"type": "a.b", "args": [], "retry": {"max_attempts": 1}}
+    batch = {"type": "batch", "jobs": [one], "callbacks": {"on_success": one, "on_failure": one}}
+    for flow in (batch, {"type": "chain", "steps": [one, batch, one]}, {"type": "chain", "steps": [one, one]}):
+        made = call(api, "/workflows", flow)["id"]
+        job = claimed_of_workflow(api)
+        call(api, "/workers/ack", {"job_id": job, "result": 1})
+        for door in ("", "/admin"):
+            api.get(f"{door}/workflows/{made}")
+        api.get(f"/jobs/{job}/lineage")
+        api.post(f"/workflows/{made}/cancel")
+
+
+def exhausted(api: Api) -> None:
+    """A job whose policy says what becomes of it at its end, at both doors."""
+    api.get(f"/admin/jobs/{api.push(retry={'max_attempts': 2, 'on_exhaustion': 'dead_letter'})['id']}")
+
+
+def empty(api: Api) -> None:
+    """Lists of nothing."""
+    for path in ("/events", "/jobs", "/queues", "/workers", "/workflows", "/cron", "/rate-limits", "/admin/queues"):
+        api.get(path)
+
+
+#: What leads to members that no single good call has.
+STORIES: tuple[Callable[[Api], Any], ...] = (
+    fetches, acks, nacks, beats, batches, bulks, answers_about_one, details, lines, letters, letters_alone, events,
+    queues, stored, limited, registered, flows, exhausted, empty,
+)  # fmt: skip
