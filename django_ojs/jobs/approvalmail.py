@@ -19,7 +19,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core import signing
-from django.core.mail import EmailMessage, get_connection
+from django.core.mail import EmailMessage
 from django.urls import reverse
 from django.utils import translation
 from django.utils.formats import date_format
@@ -51,19 +51,17 @@ def tell(mail: ApprovalMail, *, using: str | None = None) -> int:
     using = database(using)
     due = Approval.objects.using(using).filter(state=ApprovalState.OPEN, mail_due=True)
     found = list(due.order_by("requested_at")[:BATCH].prefetch_related("assignees"))
-    if found:
-        with get_connection() as connection:
-            for approval in found:
-                _tell(approval, mail, connection, using)
+    for approval in found:
+        _tell(approval, mail, using)
     return len(found)
 
 
-def _tell(approval: Approval, mail: ApprovalMail, connection: Any, using: str) -> None:
+def _tell(approval: Approval, mail: ApprovalMail, using: str) -> None:
     untold = [one for one in approval.assignees.all() if not one.told]
     people = _people(untold, everybody=not approval.assignees.all())
     for user in people[:MOST_MAILS]:
         try:
-            message(approval, user, mail, connection).send()
+            message(approval, user, mail).send()
         except smtplib.SMTPRecipientsRefused as error:  # the same again, whenever it is sent
             logger.warning("The mail server refuses a mail about the approval %s: %s", approval.pk, error)
     if len(people) > MOST_MAILS:
@@ -99,7 +97,7 @@ def _address(user: Any) -> str:
     return str(getattr(user, user.get_email_field_name(), "") or "")
 
 
-def message(approval: Approval, user: Any, mail: ApprovalMail, connection: Any = None) -> EmailMessage:
+def message(approval: Approval, user: Any, mail: ApprovalMail) -> EmailMessage:
     """The mail to this user, in the site's language. It has no details of the approval: those may be confidential."""
     with translation.override(settings.LANGUAGE_CODE):
         title = " ".join(approval.title.split())
@@ -114,7 +112,7 @@ def message(approval: Approval, user: Any, mail: ApprovalMail, connection: Any =
             lines.append(gettext("Or without a login, until %(when)s:") % until + f"\n{mail.site}{link}")
             lines.append(gettext("Whoever has this link can decide in your name. Do not pass it on."))
         subject = f"[{ojs_settings.SERVICE_NAME}] {title}"
-        return EmailMessage(subject, "\n\n".join(lines) + "\n", to=[_address(user)], connection=connection)
+        return EmailMessage(subject, "\n\n".join(lines) + "\n", to=[_address(user)])
 
 
 def _when(moment: Any) -> str:
