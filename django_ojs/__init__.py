@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from django_ojs.client.handle import JobCancelled, JobFailed, JobHandle, aget_job, get_job
     from django_ojs.client.locks import LockHeld, lock
     from django_ojs.client.options import RateLimitOptions, RetryOptions, UniqueOptions
+    from django_ojs.client.schedules import delete_schedule, register_schedule, validate_cron
     from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepError, StepTimeout, step
     from django_ojs.client.stepvalues import step_type
     from django_ojs.client.typed import Typed
@@ -62,6 +63,7 @@ _NAMES = {
     "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
     "locks": "LockHeld lock",
     "options": "RateLimitOptions RetryOptions UniqueOptions",
+    "schedules": "delete_schedule register_schedule validate_cron",
     "steps": "ApprovalTimeout EventTimeout ReplayMismatch StepError StepTimeout step",
     "stepvalues": "step_type",
     "typed": "Typed",
@@ -105,6 +107,7 @@ __all__ = [
     "batch",
     "chain",
     "delegate_approval",
+    "delete_schedule",
     "emit_event",
     "enqueue",
     "enqueue_after_commit",
@@ -115,8 +118,10 @@ __all__ = [
     "group",
     "job",
     "lock",
+    "register_schedule",
     "step",
     "step_type",
+    "validate_cron",
 ]
 
 

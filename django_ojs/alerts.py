@@ -21,6 +21,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, retried
 from django_ojs.doctor import Finding
 from django_ojs.events import catalogue, log
+from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
 from django_ojs.messages import packed, translated, unpacked
 from django_ojs.models import Alert
@@ -55,7 +56,8 @@ def check(wanted: AlertRules, using: str) -> Changes:
     found = doctor.attention(doctor.Site(using, rules=wanted))
     try:
         return _store(found, wanted, using=using)
-    except IntegrityError:  # another process, which leads by now, has raised the same alert; the next check sees it
+    except IntegrityError as error:
+        only_if_taken(error)  # another process, which leads by now, has raised the same alert; the next check sees it
         return Changes([], [])
 
 

@@ -16,7 +16,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -26,7 +26,7 @@ from django.db import Error, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from django_ojs import idleness, packets, tenants
-from django_ojs.backoff import SharedBackoff
+from django_ojs.backoff import Backoff, SharedBackoff
 from django_ojs.faults import (
     DatabaseFault,
     ReadOnly,
@@ -35,6 +35,7 @@ from django_ojs.faults import (
     fault_of,
     has_forgotten,
     is_contention,
+    is_general,
 )
 from django_ojs.guard import get_logger
 
@@ -150,6 +151,57 @@ def retried(operation: Callable[P, T]) -> Callable[P, T]:
                     raise
 
     return wrapper
+
+
+class Looks:
+    """When a caller that waits for a change looks again: `for pause in looks:` look, then sleep for `pause` seconds.
+
+    The pauses grow by half, from 20 ms to `longest` seconds, and never pass the deadline, after which there is one more
+    look. A look that fails because another transaction is in the way, or the database is away, ends no wait.
+
+    Args:
+        what: waits, as the subject of a line of the log.
+        timeout: seconds; None: no deadline.
+        using: the databases that a look asks; None among them is left out.
+
+    Attributes:
+        error: why the last look failed; None where it did not.
+    """
+
+    FIRST = 0.02
+
+    def __init__(self, what: str, timeout: float | None, *using: str | None, longest: float = 1.0) -> None:
+        self._timeout, self._using, self._longest = timeout, using, longest
+        self._faults = Backoff(what, self.FIRST, longest, logger=logger, level=logging.WARNING, brief=True, tries=False)
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[float]:
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        pause = self.FIRST
+        while True:
+            left = pause if deadline is None else deadline - time.monotonic()
+            yield max(min(pause, left), 0)
+            if deadline is not None and left <= 0:
+                return
+            pause = min(pause * 1.5, self._longest)
+
+    @contextlib.contextmanager
+    def outlasting(self) -> Iterator[None]:
+        """A block with one look, which ends without an exception where the next may go well."""
+        try:
+            yield
+        except Exception as error:
+            asked = [connections[alias] for alias in self._using if alias is not None]
+            if any(one.in_atomic_block for one in asked) or not (is_contention(error) or is_general(error)):
+                raise
+            if not is_contention(error):
+                for one in asked:
+                    one.close()
+            self.error = error
+            self._faults.failed(quiet=1.0)
+        else:
+            self.error = None
+            self._faults.worked()
 
 
 class Atomic(transaction.Atomic):

@@ -13,19 +13,23 @@ import contextlib
 import enum
 import functools
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
 from django.db import (
     DEFAULT_DB_ALIAS,
+    DatabaseError,
     DataError,
     Error,
     IntegrityError,
     InterfaceError,
+    InternalError,
     NotSupportedError,
     OperationalError,
     ProgrammingError,
+    connections,
     router,
 )
 from django.db.transaction import TransactionManagementError
@@ -89,7 +93,7 @@ _NUMBERS = {
 _RESULTS = {
     DatabaseFault.LOST_RACE: "5 6 15 17",  # busy, locked, locking protocol, schema changed
     DatabaseFault.READ_ONLY: "8",
-    DatabaseFault.FULL: "7 13",
+    DatabaseFault.FULL: "13",  # without memory (7) Python raises MemoryError: the process lacks it, not a server
     DatabaseFault.SLOW: "9",
     DatabaseFault.BROKEN: "2 3 4 10 11 14 21 23 26",  # I/O error, corrupt, cannot open, not a database
     DatabaseFault.TOO_LARGE: "18",
@@ -108,7 +112,10 @@ _WORDS = (
 )
 #: The codes by which a table, and not a column or a right, is missing.
 _NO_TABLE = frozenset({"42P01", 1146})
-#: The codes by which the disk is full, and not the memory: 53100, of MariaDB two, of SQLite one.
+#: The codes by which a row that exists already is in the way, and not another constraint.
+_TAKEN = frozenset({"23505", 1022, 1062, 1169, 1586, 1555, 2067, 2579})
+#: The codes by which the disk is full, and not the memory: 53100, of MariaDB two, of SQLite one. Of memory a server may
+#: lack what one statement needs; where it lacks it for all, a probe that asks it finds out.
 _DISK_FULL = frozenset({"53100", 1021, 1114, 13})
 SQLITE_ERROR = 1
 TOO_LARGE = 1153  #: MariaDB's code of a packet that is too large
@@ -161,10 +168,28 @@ def fault_of(error: BaseException) -> DatabaseFault | None:
     if isinstance(error, BackendUnavailable):
         return fault_of(error.__cause__) or DatabaseFault.AWAY if error.__cause__ is not None else DatabaseFault.AWAY
     if not isinstance(error, Error):
-        return None
+        found = _as_djangos(error)
+        return None if found is None else fault_of(found)
     if isinstance(error, IntegrityError):
         return DatabaseFault.STATEMENT
     return _of_code(error) or _of_class(error)
+
+
+def _as_djangos(error: BaseException) -> Error | None:
+    """Django's error for a driver's that Django has let through unchanged, as where it closes a cursor; None: it is
+    none, or comes from code of the site that uses a driver by itself."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not any(str(frame.f_globals.get("__name__")).startswith("django.db.") for frame in frames):
+        return None
+    for connection in connections.all(initialized_only=True):
+        drivers: Any = connection
+        for kind in (DataError, OperationalError, IntegrityError, InternalError, ProgrammingError, NotSupportedError,
+                     DatabaseError, InterfaceError, Error):  # as Django asks: the narrow ones first  # fmt: skip
+            if isinstance(error, getattr(drivers.Database, kind.__name__)):
+                found: Error = kind(*error.args)
+                found.__cause__ = error
+                return found
+    return None
 
 
 def _of_code(error: Error) -> DatabaseFault | None:
@@ -249,6 +274,14 @@ def is_about_data(error: BaseException) -> bool:
     return fault_of(error) in _OF_STATEMENT
 
 
+def only_if_taken(error: IntegrityError) -> None:
+    """Return where a row that exists already was in the way of an insert. Raises the error where it was another
+    constraint, such as that of a column which a newer release of the site has added: nothing is "taken" then."""
+    number = error.args[0] if error.args else None
+    if (sqlstate(error) or getattr(error.__cause__, "sqlite_errorcode", number)) not in _TAKEN:
+        raise error
+
+
 def is_too_large(error: BaseException) -> bool:
     """Whether a database has refused what it was given because it is too much for one statement, or one row."""
     return fault_of(error) is DatabaseFault.TOO_LARGE
@@ -282,6 +315,11 @@ def ended_for_idleness(error: BaseException) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Whether PostgreSQL says that the role may not do it."""
     return sqlstate(error) == "42501"
+
+
+def is_not_offered(error: BaseException) -> bool:
+    """Whether PostgreSQL says that it does not do this here, or not for this role, as hosted services do."""
+    return is_refused(error) or sqlstate(error) in {"42883", "0A000"}
 
 
 def status_of(error: BaseException) -> int:

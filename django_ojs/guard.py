@@ -49,6 +49,11 @@ def get_logger(name: str) -> SafeLogger:
 logger = get_logger(__name__)
 
 
+def lacks_threads(error: BaseException) -> bool:
+    """Whether the system has no more threads for this process, which may pass."""
+    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+
+
 def attempt(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """What the function returns; None where it raises, whatever it is, which is logged as `what` that failed."""
     try:

@@ -24,6 +24,7 @@ from django.db.models.signals import post_delete, post_save
 from django_ojs import clock, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
+from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
 from django_ojs.models import APIKey, Ticket
 from django_ojs.rules import names
@@ -79,7 +80,8 @@ def issue(key: APIKey) -> str:
     try:
         with atomic(using=router.db_for_write(APIKey)):
             key.save(force_insert=True)
-    except IntegrityError:
+    except IntegrityError as error:
+        only_if_taken(error)
         raise ValidationError({"name": f"There is a key named '{key.name}' already: choose another name."}) from None
     return text
 

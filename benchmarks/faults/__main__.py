@@ -35,8 +35,6 @@ CLASSES = {
     "42": ["42601"], "44": ["44000"], "53": ["53100", "53200"], "54": ["54000"], "57": ["57000"], "58": ["58030"],
     "F0": ["F0001"], "XX": ["XX000"],
 }  # fmt: skip
-#: Where SQLite says so, Python raises MemoryError, which tells nobody that the database is meant.
-NO_MEMORY = "7"
 #: While these last nothing can be stored, and the probes say so. Of the others they may say either.
 UNWELL = {"AWAY", "READ_ONLY", "BROKEN"}
 #: These meet only pushes that carry what makes them fail.
@@ -49,8 +47,6 @@ def table(vendor: str) -> Iterator[Fault]:
 
     for fault, codes in CODES[vendor].items():
         for code in codes.split():
-            if vendor == "sqlite" and code == NO_MEMORY:
-                continue
             members = CLASSES.get(code, [code]) if vendor == "postgresql" else [code]
             yield from (Fault(fault.name, each) for each in members)
     if vendor == "sqlite":
@@ -69,6 +65,7 @@ def try_out(site: Site, fault: Fault, seconds: float) -> Row:
     began = time.monotonic()
     turn(site.switch, fault)
     time.sleep(seconds)
+    ending = time.monotonic()
     turn(site.switch, None)
     ended = time.monotonic()
     missing = _until_back(site, ended)
@@ -77,7 +74,7 @@ def try_out(site: Site, fault: Fault, seconds: float) -> Row:
     site.pushes = False
     record.settle(row)
     row.wrong += _of_answers(record.statuses, fault)
-    row.wrong += _of_health(site, fault, began, ended)
+    row.wrong += _of_health(site, fault, began, ending)
     after = site.lines()
     lines = {name: after[name] - before[name] for name in after}
     if fault.name in OF_STATEMENTS:  # each that is at fault for itself is logged with its traceback
@@ -110,8 +107,8 @@ def _of_answers(statuses: dict[str, int], fault: Fault) -> list[str]:
     """Which answers should not have been: while it lasts, a call is answered or refused for now."""
     fine = ("200", "201", "503", "gRPC OK", "gRPC UNAVAILABLE", "GET 200", "GET 503", "stream 200", "stream 503")
     own: tuple[str, ...] = ()
-    if fault.name in OF_STATEMENTS:  # an insert that a constraint refuses counts as one whose id is taken
-        own = ("413", "500", "409", "gRPC INTERNAL", "gRPC RESOURCE_EXHAUSTED", "gRPC ALREADY_EXISTS")
+    if fault.name in OF_STATEMENTS:
+        own = ("413", "500", "gRPC INTERNAL", "gRPC RESOURCE_EXHAUSTED")
     wrong = {status: number for status, number in statuses.items() if status not in (*fine, *own)}
     return [f"{number} answers {status}" for status, number in wrong.items()]
 
@@ -120,7 +117,7 @@ def _of_health(site: Site, fault: Fault, began: float, ended: float) -> list[str
     """Whether the probes of the servers said that nothing can be stored, where that was so."""
     if fault.name not in UNWELL:
         return []
-    during = [look for look in list(site.looks) if began + NOTICED < look.at < ended]
+    during = [look for look in list(site.looks) if began + NOTICED < look.at < ended][:-1]  # the last may end later
     well = {name: sum(look.healthy[name] for look in during) for name in ("server", "gRPC") if name in site.pids()}
     return [f"the {name} said {number} of {len(during)} times to be ready" for name, number in well.items() if number]
 

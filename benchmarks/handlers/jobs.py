@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from benchmarks.handlers.flow import flow  # noqa: F401
 from django_ojs import JobContext, job
 
 

@@ -33,6 +33,7 @@ def action_label(action: BulkAction) -> str:
         return {"retry": _("Retry dead letters"), "delete": _("Delete dead letters")}.get(action.verb, action.verb)
     words = {
         "retry": _("Retry jobs"), "delete": _("Delete jobs"), "cancel": _("Cancel jobs"), "run": _("Run jobs now"),
+        bulk.PURGE_HISTORY: _("Erase history"),
     }  # fmt: skip
     return words.get(action.verb, action.verb)
 
@@ -54,7 +55,6 @@ class BulkActionAdmin(LivePage):
     created = display.column(display.when, "created_at", "asked for")
     created_ago = display.column(display.ago, "created_at", "asked for")
     finished = display.column(display.when, "finished_at", "ended")
-    shown_filter = display.column(display.json, "filter", "jobs that fit")
     shown_errors = display.column(display.json, "errors", "first refusals")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -99,6 +99,10 @@ class BulkActionAdmin(LivePage):
     @admin.display(description=gettext_lazy("refused"))
     def refused(self, action: BulkAction) -> int:
         return action.failed
+
+    @admin.display(description=gettext_lazy("what fits"))
+    def shown_filter(self, action: BulkAction) -> SafeString | str:
+        return display.json(bulk.filter_of_action(action))
 
     @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, action: BulkAction) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import logging
 import uuid
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock, jsontext
@@ -19,8 +20,9 @@ from django_ojs.admin import display
 from django_ojs.admin.base import unless_large
 from django_ojs.conf import ojs_settings
 from django_ojs.jobs import attempts as kept
+from django_ojs.jobs import joblog
 from django_ojs.models import Event, Job
-from django_ojs.rules import redaction
+from django_ojs.rules import joblogs, redaction
 from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.rules.steps import Step
 from django_ojs.states import State
@@ -264,6 +266,36 @@ def span(began: dt.datetime, ended: dt.datetime, axis: Axis, colour: str, tip: s
         '<rect class="ojs-fill-{3}" x="{4}" y="0" width="{5}" height="{1}"/></svg>',
         _WIDE, _THICK, tip, colour, *axis.stretch(began, ended),
     )  # fmt: skip
+
+
+#: Stretches of the axis in which lines of the log are one tick; and how high and of which colour that is, by level.
+TICKS = 125
+_LEVELS = ((logging.ERROR, "bad", 10), (logging.WARNING, "wait", 8), (logging.INFO, "run", 6), (0, "backoff", 4))
+
+
+def log_ticks(job_id: uuid.UUID, axis: Axis, using: str) -> dict[str, Any] | None:
+    """What the handler logged, on the axis that the bars share: a tick for each stretch with lines, as high and of the
+    colour of the highest level in it, and the same in words. None where there are no lines in that time."""
+    found = joblog.buckets(job_id, axis.first, axis.last, TICKS, using=using)
+    if not found:
+        return None
+    lines = sum(one.lines for one in found)
+    said = [ngettext("%(number)s line", "%(number)s lines", lines) % {"number": f"{lines:,}"}]
+    top = max(one.level for one in found)
+    if top >= logging.WARNING:
+        said.append(gettext("up to the level %(level)s") % {"level": joblogs.level_word(top)})
+    text, wide = ", ".join(said), _WIDE / TICKS
+    drawn = (
+        (f"{one.place * wide:g}", _THICK - height, f"{wide:g}", height, colour)
+        for one in found
+        for colour, height in [next((fill, high) for level, fill, high in _LEVELS if one.level >= level)]
+    )
+    ticks = format_html_join("", '<rect class="ojs-fill-{4}" x="{0}" y="{1}" width="{2}" height="{3}"/>', drawn)
+    bar = format_html(
+        '<svg class="ojs-bar" viewBox="0 0 {0} {1}" preserveAspectRatio="none" role="img" aria-label="{2}">'
+        "<title>{2}</title>{3}</svg>", _WIDE, _THICK, text, ticks,
+    )  # fmt: skip
+    return {"bar": bar, "text": text}
 
 
 def _ms(period: dt.timedelta) -> int:

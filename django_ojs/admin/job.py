@@ -22,16 +22,16 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import audit, clock
+from django_ojs import audit, clock, jsontext
 from django_ojs.admin import display, jobpage, live, logs, steps
 from django_ojs.admin.base import EndlessChangeList
 from django_ojs.admin.deadletters import DeadLetters
 from django_ojs.admin.doctor import DoctorPage
 from django_ojs.admin.forms import WireField, blame, number
-from django_ojs.admin.history import timeline
+from django_ojs.admin.history import log_ticks, timeline
 from django_ojs.admin.jobfilters import (
     LARGE,
     ROWS,
@@ -49,16 +49,18 @@ from django_ojs.admin.maintenance import MaintenanceMode
 from django_ojs.admin.operate import AdminVerb, one_by_one
 from django_ojs.admin.overview import Overview
 from django_ojs.errors import Conflict, OJSError
-from django_ojs.jobs import checkpoints
+from django_ojs.jobs import checkpoints, durableevents
 from django_ojs.jobs.cancel import CANCELLABLE, cancel
 from django_ojs.jobs.copy import duplicate
 from django_ojs.jobs.delete import delete, is_dead_letter
+from django_ojs.jobs.durableevents import Emitted
 from django_ojs.jobs.priority import PRIORITISABLE, prioritise
 from django_ojs.jobs.promote import ACTIVATABLE, RUNNABLE, activate, run_now
 from django_ojs.jobs.retry import restart_from, retry, retry_one
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.rules import redaction
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.statistics import summary
 
@@ -120,6 +122,12 @@ class RetryForm(forms.Form):
         return {name: value for name, value in given.items() if value != getattr(self.job, name)}
 
 
+class EventForm(forms.Form):
+    """What the event says. An empty field is null."""
+
+    payload = WireField(kind=object, rows=8, label=_("payload"), widget=_AREA, help_text=_("Any JSON value."))
+
+
 VERBS = (
     AdminVerb(
         "cancel_jobs", "Cancel", "cancelled", _cancel, lambda job: job.state in CANCELLABLE,
@@ -177,6 +185,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             self.route("<uuid:job_id>/edit/", self.edit_view, "job_edit"),
             self.route("<uuid:job_id>/logs/", self.logs_view, "job_logs"),
             self.route("<uuid:job_id>/restart/", self.restart_view, "job_restart"),
+            self.route("<uuid:job_id>/give/", self.give_view, "job_give"),
             *super().get_urls(),
         ]
 
@@ -250,6 +259,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             "sides": [side for side in sides if side[1]], "timeline": past,
             "steps": steps.section(self, obj, done, past["axis"]),
             "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj),
+            "log_ticks": log_ticks(obj.pk, past["axis"], using) if past["attempts"] else None,
             "logs": logs.section(obj, self.own_url("logs", obj.pk), using),
         }  # fmt: skip
 
@@ -357,8 +367,47 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             title = gettext("Begin again at a step")
             return self.page(request, "restart", title, step=step, job=display.printable(job), back=back)
         verb = AdminVerb("restart", "Begin again at this step", "made available again", _restart(step))
-        self.report(request, verb, self.perform(request, verb, [job]))
+        self.report(request, verb, self.perform(request, verb, [job], {"from_step": step}))
         return HttpResponseRedirect(back)
+
+    # Giving a durable job the event that it waits for
+
+    def give_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        """Ask for the payload of the event that the step waits for which the address names, and emit it."""
+        job, name = self._to_change(request, job_id), request.GET.get("step", "")
+        back = self.own_url("change", job.pk)
+        form = EventForm(request.POST if request.method == "POST" else None)
+        if form.is_valid() and self._give(request, job, name, form):
+            return HttpResponseRedirect(back)
+        step = next((one for one in steps.read(job) if one.name == name and steps.waits_for_event(one)), None)
+        event = "" if step is None else display.ellipsized(" ".join(filter(None, step.event)), 200)
+        shown = {"form": form, "step": name, "event": event, "job": display.printable(job), "back": back}
+        return self.page(request, "give_form", gettext("Give the event"), **shown)
+
+    def _give(self, request: HttpRequest, job: Job, step: str, form: EventForm) -> bool:
+        """Emit it; False, with the reason in the form, where that is refused."""
+        entry = self.audit_entry(request, "durable_event.emit")
+
+        def give() -> Emitted:
+            done = durableevents.emit_for(job.pk, step, jsontext.dumps(form.cleaned_data["payload"]))
+            entry.target = f"{done.name} {done.key}".rstrip()
+            entry.detail = {"is_new": done.is_new, "jobs": len(done.job_ids), "job_id": str(job.pk), "step": step}
+            return done
+
+        try:
+            done = audit.perform(give, entry)
+        except OJSError as error:
+            blame(form, error, {}, "payload")
+            return False
+        if not done.is_new:
+            text = gettext("The event had come at %(time)s already: nothing has changed.")
+            self.message_user(request, text % {"time": format_instant(done.created_at)}, messages.WARNING)
+            return True
+        summary.forget()
+        number = len(done.job_ids)
+        text = ngettext("%(number)s job has got the event.", "%(number)s jobs have got the event.", number)
+        self.message_user(request, text % {"number": number}, messages.SUCCESS)
+        return True
 
     def _to_change(self, request: HttpRequest, job_id: UUID) -> Job:
         """The job of a form, for a user who may see and change it."""

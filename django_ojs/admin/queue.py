@@ -197,13 +197,13 @@ def _taken(document: dict[str, Any], path: tuple[str, ...]) -> tuple[Any, dict[s
 VERBS = (
     AdminVerb(
         "pause_queues", "Pause", "paused",
-        one_by_one(lambda pk, by, reason: pause(configuration.names_only(pk), by=by, reason=reason)),
+        one_by_one(lambda pk, by, reason: pause(pk, by=by, reason=reason)),
         lambda queue: not queue.paused and queue.name != TEMPLATE, reason=True,
         question="Workers get no jobs from a paused queue; jobs are still accepted. Running jobs go on.",
     ),
     AdminVerb(
         "resume_queues", "Resume", "resumed",
-        one_by_one(lambda pk, by: resume(configuration.names_only(pk), by=by)), lambda queue: queue.paused,
+        one_by_one(lambda pk, by: resume(pk, by=by)), lambda queue: queue.paused,
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, states
 from django_ojs.admin import display
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.admin.history import Axis, span
@@ -45,12 +45,15 @@ def section(admin: ViewAdmin, job: Job, found: list[Step], axis: Axis | None = N
     no attempts beside them.
     """
     now = job.finished_at or clock.now(job._state.db)
-    may = axis is not None and job.state in FAILED_STATES
+    on_its_page = axis is not None
+    may = on_its_page and job.state in FAILED_STATES
     axis = axis or Axis.of([], found, now)
+    rows = [_row(admin, job, step, axis, now) for step in found[-LENGTH:]]
+    gives = on_its_page and job.state not in states.TERMINAL and any(row["waits"] for row in rows)
     return {
-        "rows": [_row(admin, job, step, axis, now) for step in found[-LENGTH:]],
-        "cut": len(found) > LENGTH, "length": LENGTH,
+        "rows": rows, "cut": len(found) > LENGTH, "length": LENGTH, "acts": may or gives,
         "restart": admin.own_url("restart", job.pk) if may else "",
+        "give": admin.own_url("give", job.pk) if gives else "",
     }  # fmt: skip
 
 
@@ -67,8 +70,13 @@ def _row(admin: ViewAdmin, job: Job, step: Step, axis: Axis, now: dt.datetime) -
         "tries": step.tries, "attempt": step.attempt, "about": _about(admin, step, now),
         "result": _result(job, step), "errors": failures, "error": display.error_line(failures[0]) if failures else "",
         "bar": span(step.began_at, ended, axis, fill, f"{kind} {step.name}: {took}"),
-        "again": step.kind != StepKind.ARGUMENTS,
+        "again": step.kind != StepKind.ARGUMENTS, "waits": waits_for_event(step),
     }  # fmt: skip
+
+
+def waits_for_event(step: Step) -> bool:
+    """Whether an operator may give it what it waits for: not jobs, and not a decision."""
+    return step.kind == StepKind.EVENT and step.event_name != APPROVAL and not step.has_ended
 
 
 def _state(step: Step, now: dt.datetime) -> tuple[str, str, str]:

@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import time
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from asgiref.sync import sync_to_async
@@ -17,7 +16,7 @@ from django_ojs import jsontext, spellings, states
 from django_ojs.client.checkpoints import Checkpoint
 from django_ojs.client.otherwords import OF_HANDLE, OtherWords
 from django_ojs.conf import ojs_settings
-from django_ojs.database import database
+from django_ojs.database import Looks, database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.faults import or_migrate
 from django_ojs.rules import envelope
@@ -85,15 +84,16 @@ class Handle(OtherWords):
 
         `timeout` is in seconds; None waits without a limit. Raises JobFailed or WorkflowFailed, with the error, if it
         failed, and JobCancelled or WorkflowCancelled if it was cancelled; with `raise_error=False` it returns the
-        handle then, too. Raises TimeoutError. Raises TransactionManagementError inside an open transaction, because
-        no worker sees the job before the commit, which this call would delay.
+        handle then, too. Raises TimeoutError. A database that is away for a while ends no wait. Raises
+        TransactionManagementError inside an open transaction, because no worker sees the job before the commit, which
+        this call would delay.
         """
-        for pause in pauses(timeout):
-            if self.refresh().is_finished:
+        looks = self._looks(timeout)
+        for pause in looks:
+            if self._look(looks):
                 return self._ended(raise_error)
-            self._refuse_endless()
             time.sleep(pause)
-        raise self._late(timeout)
+        raise self._late(timeout) from looks.error
 
     async def await_(
         self,
@@ -102,12 +102,24 @@ class Handle(OtherWords):
         raise_error: bool = True,
     ) -> Self:
         """`wait` from asynchronous code (`await` itself is Python's)."""
-        for pause in pauses(timeout):
-            if (await self.arefresh()).is_finished:
+        looks = self._looks(timeout)
+        for pause in looks:
+            if await sync_to_async(self._look)(looks):
                 return self._ended(raise_error)
-            await sync_to_async(self._refuse_endless)()
             await asyncio.sleep(pause)
-        raise self._late(timeout)
+        raise self._late(timeout) from looks.error
+
+    def _looks(self, timeout: float | None) -> Looks:
+        kind, name, _ = self._what()
+        return Looks(f"Waiting for {kind} {name}", timeout, database(None), ojs_settings.OUTBOX)
+
+    def _look(self, looks: Looks) -> bool:
+        """Whether it is finished, as far as the database says so."""
+        with looks.outlasting():
+            if self.refresh().is_finished:
+                return True
+            self._refuse_endless()
+        return False
 
     def _what(self) -> tuple[str, str, str]:
         """`job` or `workflow`, its id, and its type and state in a sentence."""
@@ -280,12 +292,15 @@ class JobHandle(Handle):
         self._row = cancel_one(self.id, reason=reason).row
         return self
 
-    def retry(self) -> JobHandle:
-        """Make a dead letter available again. Raises InvalidStateTransition for a job that is not discarded."""
-        from django_ojs.jobs.retry import retry_one
+    def retry(self, *, from_step: str = "") -> JobHandle:
+        """Make a dead letter available again; with `from_step` a failed or waiting durable job, whose handler does this
+        step and all later ones again.
+
+        Raises InvalidStateTransition for a job in another state, and NotFound where there is no such step."""
+        from django_ojs.jobs.retry import restart_from, retry_one
 
         self._refuse_in_outbox("retry")
-        self._row = retry_one(self.id)
+        self._row = restart_from(self.id, from_step) if from_step else retry_one(self.id)
         return self
 
     aattempts = sync_to_async(attempts)
@@ -327,18 +342,6 @@ class JobHandle(Handle):
         if self.dropped:
             return "<job dropped>"
         return f"<job {self.type} {self.id}: {'in the outbox' if self.in_outbox else self.state}>"
-
-
-def pauses(timeout: float | None) -> Iterator[float]:
-    """Seconds to sleep between looks: 20 ms, growing by half up to one second, never past the deadline."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    pause = 0.02
-    while True:
-        left = pause if deadline is None else deadline - time.monotonic()
-        yield max(min(pause, left), 0)
-        if deadline is not None and left <= 0:
-            return
-        pause = min(pause * 1.5, 1.0)
 
 
 def get_job(id: str | uuid.UUID) -> JobHandle:

@@ -18,14 +18,14 @@ from typing import Self
 
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError
+from django.db.models import Q
 from django.db.transaction import TransactionManagementError
 
 from django_ojs import clock
-from django_ojs.client.handle import pauses
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.running import running
-from django_ojs.database import atomic, database, in_callers_transaction, retried
-from django_ojs.faults import suppress_passing
+from django_ojs.database import Looks, atomic, database, in_callers_transaction, retried
+from django_ojs.faults import only_if_taken, suppress_passing
 from django_ojs.guard import get_logger
 
 logger = get_logger(__name__)
@@ -65,7 +65,7 @@ class Lock:
         self._wait = None if wait is None else milliseconds(wait, "wait") / 1000
         # Not the name: MariaDB would take `import` for `Import`.
         self._key = _PREFIX + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
-        self._holder = ""
+        self._holder = self._mark = ""
 
     def acquire(self) -> bool:
         """Take the lock if it is free; whether this holds it now. Raises TransactionManagementError inside an open
@@ -78,10 +78,10 @@ class Lock:
                 f"lock({self.name!r}) inside an open transaction would not be seen by others before its commit: take "
                 "the lock first, and open the transaction inside of it."
             )
-        holder = _who()
-        if not _take(self._key, holder, self.timeout_ms, using=using):
+        self._mark = self._mark or _who()  # the same again after a try whose answer was lost: it may hold the lock
+        if not _take(self._key, self._mark, self.timeout_ms, using=using):
             return False
-        self._holder = holder
+        self._holder, self._mark = self._mark, ""
         return True
 
     def extend(self) -> bool:
@@ -112,11 +112,12 @@ class Lock:
                 )  # fmt: skip
 
     def __enter__(self) -> Self:
-        for pause in pauses(self._wait):
-            if self.acquire():
+        looks = self._looks()
+        for pause in looks:
+            if self._try(looks):
                 return self
             time.sleep(pause)
-        raise self._refusal()
+        raise self._refusal(looks) from looks.error
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -124,20 +125,31 @@ class Lock:
         self.release()
 
     async def __aenter__(self) -> Self:
-        for pause in pauses(self._wait):
-            if await sync_to_async(self.acquire)():
+        looks = self._looks()
+        for pause in looks:
+            if await sync_to_async(self._try)(looks):
                 return self
             await asyncio.sleep(pause)
-        raise await sync_to_async(self._refusal)()
+        raise await sync_to_async(self._refusal)(looks) from looks.error
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await sync_to_async(self.release)()
 
-    def _refusal(self) -> LockHeld:
+    def _looks(self) -> Looks:
+        return Looks(f"Waiting for the lock {self.name!r}", self._wait, database(None))
+
+    def _try(self, looks: Looks) -> bool:
+        with looks.outlasting():
+            return self.acquire()
+        return False
+
+    def _refusal(self, looks: Looks) -> LockHeld:
         from django_ojs.models import Lease
 
+        if looks.error is not None:  # nobody knows who has it
+            return LockHeld(self.name, "")
         found = Lease.objects.using(database(None)).filter(name=self._key).values_list("holder", flat=True).first()
         return LockHeld(self.name, (found or "").rpartition(" ")[0])
 
@@ -166,13 +178,14 @@ def _take(key: str, holder: str, timeout_ms: int, *, using: str) -> bool:
     now = clock.now(using)
     until = now + dt.timedelta(milliseconds=timeout_ms)
     leases = Lease.objects.using(using).filter(name=key)
-    if leases.filter(expires_at__lte=now).update(holder=holder, expires_at=until):
+    if leases.filter(Q(expires_at__lte=now) | Q(holder=holder)).update(holder=holder, expires_at=until):
         return True
     if leases.exists():
         return False
     try:
         with atomic(using=using):
             Lease.objects.using(using).create(name=key, holder=holder, expires_at=until)
-    except IntegrityError:  # another was first
+    except IntegrityError as error:  # another was first
+        only_if_taken(error)
         return False
     return True

@@ -96,7 +96,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row("`await pay.aenqueue(17)`", procrastinate="`defer_async`", tasks="`aenqueue`",
              errors={"handler": {"await .aenqueue(...)": "defer_async"}}),
         _row(
-            "`pay.options(…).enqueue(17)`", celery="`apply_async`", rq="`enqueue_in`, `enqueue_at`", huey="`schedule`",
+            "`pay.options(…).enqueue(17)`", celery="`apply_async`, `ClockedSchedule`", rq="`enqueue_in`, `enqueue_at`",
+            huey="`schedule`",
             dramatiq="`send_with_options`", procrastinate="`configure`", tasks="`using`", background="`schedule=`",
             scheduler="`DateTrigger`",
             errors={
@@ -236,9 +237,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         _row("`handle.jobs` of a workflow", celery="`children`", rq="`get_jobs()`",
              errors={"handle": {".jobs of a workflow": "children"}}),
-        _row("`result_ttl=0` where you enqueue", celery="`forget`, `ignore_result=`", rq="`result_ttl`",
+        _row("`result_ttl=0`", celery="`forget`, `ignore_result=`", rq="`result_ttl`",
              q2="`save=False`",
-             errors={"handle": {"result_ttl= where you enqueue": "forget"}}),
+             errors={"handle": {"result_ttl= of the handler, or where you enqueue": "forget"}}),
     ),
     "Options": (
         _row("`delay=`", celery="`countdown=`", procrastinate="`schedule_in=`", huey="`delay=`",
@@ -265,7 +266,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row("`unique=`", procrastinate="`queueing_lock=`", background="`remove_existing_tasks=`",
              errors={"option": {"unique": "queueing_lock"}}),
         _row('`rate_limit={"key": …, "concurrency": 1}`; in a handler `with lock("x", timeout="10m")`',
-             procrastinate="`lock=`", huey="`lock_task`", scheduler="`max_instances=`",
+             celery="`rate_limit=`", procrastinate="`lock=`", huey="`lock_task`", scheduler="`max_instances=`",
              dramatiq="`ConcurrentRateLimiter`, `WindowRateLimiter`, `BucketRateLimiter`",
              errors={"option": {"rate_limit": "lock"}}),
         _row("`id=`, a UUIDv7", celery="`task_id=`", rq="`job_id=`", errors={"option": {"id": "task_id job_id"}}),
@@ -279,37 +280,63 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     "Schedules": (
         _row(
             '`@job("order.pay", cron="0 9 * * *")`',
-            celery="`CELERY_BEAT_SCHEDULE`, `beat_schedule`, `add_periodic_task`, `PeriodicTask`",
+            celery="`CELERY_BEAT_SCHEDULE`, `beat_schedule`, `add_periodic_task`",
             rq="`Repeat`, `cron`", huey="`@periodic_task`, `@db_periodic_task`", dramatiq="`periodic=`, `cron`",
             procrastinate="`@app.periodic`",
-            q2="`schedule`, `Schedule`", background="`repeat=`, `repeat_until=`",
-            scheduler="`add_job`, `@scheduled_job`, `@register_job`, `reschedule_job`",
+            background="`repeat=`, `repeat_until=`", scheduler="`add_job`, `@scheduled_job`, `@register_job`",
             errors={
                 "option": {"cron": "crontab periodic"},
                 "module": {_SCHEDULE: "periodic_task db_periodic_task crontab add_periodic_task"},
             },
         ),
+        _row(
+            '`register_schedule("pay-17", pay.s(17), cron=…)`, while the site runs',
+            celery="`PeriodicTask`", q2="`schedule`, `Schedule`", scheduler="`reschedule_job`",
+            errors={"module": {'register_schedule("pay-17", handler.s(17), cron="0 9 * * *"), or @job(cron=...)':
+                               "schedule Schedule PeriodicTask"}},
+        ),
+        _row('`delete_schedule("pay-17")`', scheduler="`remove_job`"),
+        _row("`validate_cron`, of a field", q2="`validate_cron`"),
         _row('`cron="0 9 * * *"`', celery="`crontab`, `CrontabSchedule`", huey="`crontab`", scheduler="`CronTrigger`"),
         _row('`cron="@every 90m"`', celery="`IntervalSchedule`", scheduler="`IntervalTrigger`"),
-        _row("the workers: one of them leads", celery="`beat`", rq="`Scheduler`, `get_scheduler`",
+        _row("the workers: one of them leads", celery="`beat`, `CELERY_BEAT_…`", rq="`Scheduler`, `get_scheduler`",
              scheduler="`BackgroundScheduler`, `BlockingScheduler`, `AsyncIOScheduler`, `DjangoJobStore`"),
-        _row("`ojs_cron disable`, `enable`", scheduler="`pause_job`, `resume_job`, `remove_job`"),
+        _row("`ojs_cron disable`, `enable`", scheduler="`pause_job`, `resume_job`"),
     ),
     "Settings and processes": (
         _row("nothing: the site's own database", celery="`Celery`, `CELERY_BROKER_URL`, `CELERY_RESULT_BACKEND`, "
-             "`autodiscover_tasks`, `config_from_object`", rq="`Queue`, `get_queue`, `get_connection`, `RQ_QUEUES`",
+             "`autodiscover_tasks`, `config_from_object`, `CELERY_BROKER_…`, `CELERY_REDIS_…`, "
+             "`CELERY_RESULT_BACKEND_…`", rq="`Queue`, `get_queue`, `get_connection`, `RQ_QUEUES`",
              huey="`HUEY`, `RedisHuey`, `SqliteHuey`, `PriorityRedisHuey`", dramatiq="`DRAMATIQ_BROKER`, "
              "`DRAMATIQ_RESULT_BACKEND`, `RedisBroker`, `RabbitmqBroker`, `set_broker`",
              procrastinate="`App`, `app`, `PsycopgConnector`, `DjangoConnector`", q2="`Q_CLUSTER`"),
-        _row("`queue=` of a handler", celery="`CELERY_TASK_ROUTES`, `CELERY_TASK_QUEUES`, `task_routes`"),
+        _row("`queue=` of a handler", celery="`CELERY_TASK_ROUTES`, `CELERY_TASK_QUEUES`, "
+             "`CELERY_TASK_DEFAULT_QUEUE`, `task_routes`"),
+        _row("options of each `@job`", celery="`CELERY_TASK_ANNOTATIONS`"),
+        _row("`priority=` of a handler: higher is more urgent, and 0 is in the middle",
+             celery="`CELERY_TASK_DEFAULT_PRIORITY`, `CELERY_TASK_QUEUE_MAX_PRIORITY`"),
+        _row("`timezone=` of a schedule", celery="`CELERY_TIMEZONE`"),
         _row('`OJS["DEFAULT_TIMEOUT"]`', celery="`CELERY_TASK_TIME_LIMIT`, `CELERY_TASK_SOFT_TIME_LIMIT`"),
         _row('`OJS["RETRY"]`', background="`MAX_ATTEMPTS = 25`"),
-        _row('`OJS["RESULT_TTL"]`', celery="`CELERY_RESULT_EXPIRES`"),
+        _row('`OJS["RESULT_TTL"]`; 0 keeps no results', celery="`CELERY_RESULT_EXPIRES`, `CELERY_TASK_IGNORE_RESULT`"),
         _row("the fixture `ojs_inline`", celery="`CELERY_TASK_ALWAYS_EAGER`, `CELERY_TASK_EAGER_PROPAGATES`",
              huey="`immediate`", dramatiq="`StubBroker`"),
         _row("`ojs_worker --concurrency`", celery="`CELERY_WORKER_CONCURRENCY`",
              background="`BACKGROUND_TASK_RUN_ASYNC`, `BACKGROUND_TASK_ASYNC_THREADS`"),
-        _row("`worker_started`, `worker_stopped`", celery="`worker_ready`, `worker_process_init`, `worker_shutdown`",
+        _row("`ojs_worker --max-jobs`, `--max-memory`",
+             celery="`CELERY_WORKER_MAX_TASKS_PER_CHILD`, `CELERY_WORKER_MAX_MEMORY_PER_CHILD`"),
+        _row("nothing: arguments and results are JSON", celery="`CELERY_ACCEPT_CONTENT`, `CELERY_TASK_SERIALIZER`, "
+             "`CELERY_RESULT_SERIALIZER`, `CELERY_RESULT_ACCEPT_CONTENT`, `CELERY_EVENT_SERIALIZER`"),
+        _row("nothing: it is always so, or not needed", celery="`CELERY_ACKS_LATE`, `CELERY_TASK_ACKS_LATE`, "
+             "`CELERY_TASK_REJECT_ON_WORKER_LOST`, `CELERY_TASK_TRACK_STARTED`, `CELERY_TASK_CREATE_MISSING_QUEUES`, "
+             "`CELERY_TASK_SEND_SENT_EVENT`, `CELERY_WORKER_PREFETCH_MULTIPLIER`, `CELERY_WORKER_SEND_TASK_EVENTS`, "
+             "`CELERY_WORKER_HIJACK_ROOT_LOGGER`, `CELERY_ENABLE_UTC`"),
+        _row("`LOGGING` of Django, which workers follow", celery="`setup_logging`, `after_setup_logger`"),
+        _row("nothing: the pages in the admin", celery="`PeriodicTaskAdmin`, `PeriodicTaskForm`, "
+             "`CrontabScheduleAdmin`, `IntervalScheduleAdmin`, `ClockedScheduleAdmin`, `TaskSelectWidget`"),
+        _row("`worker_started`, `worker_stopped`",
+             celery="`worker_init`, `worker_ready`, `worker_process_init`, `worker_process_shutdown`, "
+                    "`worker_shutdown`",
              huey="`on_startup`, `on_shutdown`"),
         _row("middleware, `job_failed`", celery="`task_prerun`, `task_postrun`, `task_failure`, `task_success`",
              huey="`signal`, `pre_execute`, `post_execute`", dramatiq="`Middleware`",
@@ -347,6 +374,7 @@ class Word(NamedTuple):
     is_option: bool
 
 
+#: A word that ends with `_` stands for all that begin so: `CELERY_REDIS_…`.
 _SPAN = re.compile(r"`(@?)(?:\w+\.)?(\w+)(=?)[^`]*`")
 
 

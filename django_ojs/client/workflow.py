@@ -301,7 +301,10 @@ aget_workflow = sync_to_async(get_workflow)
 
 def _documents(parts: Sequence[WorkflowPart], where: str) -> list[dict[str, Any]]:
     if not parts:
-        raise TypeError(f"{where}() needs at least one job: pass handler.s(...).")
+        raise TypeError(
+            f"{where}() needs at least one job: pass handler.s(...). "
+            "Where there may be none, enqueue then what should come after them."
+        )
     return [_document(part) for part in parts]
 
 

@@ -13,6 +13,7 @@ from django_ojs import clock, spellings
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound, PermissionDenied
+from django_ojs.faults import only_if_taken
 from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule
 from django_ojs.rules import cron
@@ -51,7 +52,8 @@ def register(
     try:
         with atomic(using=using):
             schedule.save(using=using, force_insert=True)
-    except IntegrityError:  # another caller registered the same name just now
+    except IntegrityError as error:  # another caller registered the same name just now
+        only_if_taken(error)
         found = _change(spec, source, declared, limits, now, using)
         if found is None:
             raise

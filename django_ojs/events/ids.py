@@ -22,6 +22,7 @@ from django.db import IntegrityError, connections
 from django_ojs import tenants
 from django_ojs.database import atomic, commits_later
 from django_ojs.errors import InvalidRequest
+from django_ojs.faults import HeldByAnother, only_if_taken
 from django_ojs.models import EventLog
 from django_ojs.rules import ids
 
@@ -32,6 +33,8 @@ _MAC_BITS = 26
 _CHANGE = 1 << (_MAC_BITS - 1)
 #: Flipped in the MAC of a notice, whose id has the position of the event that was sent before it, and its own time.
 _NOTICE = 1 << (_MAC_BITS - 2)
+#: Seconds that the log's row may take to be made: of another transaction that has it, or a database that hangs.
+PATIENCE = 5.0
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -122,13 +125,19 @@ def log_row(using: str) -> EventLog:
         finally:
             connections[using].close()
 
-    with ThreadPoolExecutor(1) as elsewhere:
-        return elsewhere.submit(make).result()
+    elsewhere = ThreadPoolExecutor(1, "ojs-log-row")
+    try:
+        return elsewhere.submit(make).result(PATIENCE)
+    except TimeoutError:
+        raise HeldByAnother(f"The event log could not be begun within {PATIENCE:g} s.") from None
+    finally:
+        elsewhere.shutdown(wait=False)
 
 
 def _make_row(using: str) -> EventLog:
     try:
         with atomic(using=using):
             return EventLog.objects.using(using).create(pk=1, salt=secrets.token_hex(16))
-    except IntegrityError:  # another process was first
+    except IntegrityError as error:  # another process was first
+        only_if_taken(error)
         return EventLog.objects.using(using).get(pk=1)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from django.db import router
 
-from django_ojs import hooks
+from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
 from django_ojs.events import filters, ids, order
 from django_ojs.events.catalogue import NAMES_WORKER, Record
@@ -20,6 +20,7 @@ from django_ojs.events.order import LogPosition, Resumption
 from django_ojs.models import Event
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ids import new_id
 from django_ojs.store import store_of
 
 #: How many events one look goes through for a filter that no index finds, so that a look costs the same however long
@@ -169,7 +170,7 @@ def gap_of(found: Resumption, position: int, time: dt.datetime, using: str) -> d
         return gap_behind(position, time, using) | {"reason": "history_changed"}
     return {
         "reason": "history_changed",
-        "gap_start": format_instant(found.place.time),
+        "gap_start": format_instant(min(found.place.time, time)),
         "gap_end": format_instant(time),
         "estimated_missed_count": max(0, position - found.place.id),
     }
@@ -219,6 +220,23 @@ def render(event: Event, salt: str) -> dict[str, Any]:
         "datacontenttype": "application/json",
         "data": redaction.event(event.job_type, data),
     }
+
+
+def notice(type: str, place: LogPosition, using: str, **data: Any) -> dict[str, Any]:
+    """The envelope of a notice, which is no event of the log (events 1.4); `data` without the members that are None.
+
+    Its id is new and yet a cursor: it stands for `place`, so that a client may resume from whatever it saw last.
+    """
+    now = clock.now()
+    identity = f"{ids.PREFIX}{new_id()}"
+    if place.id:
+        identity = ids.encode(place.id, now, ids.salt_of(using), change=place.seen == order.CHANGE, notice=True)
+    time = format_instant(now)
+    shown = {key: value for key, value in data.items() if value is not None}
+    return {
+        "specversion": "1.0", "id": identity, "type": type, "source": source_of("api"), "time": time,
+        "subject": "", "datacontenttype": "application/json", "data": {**shown, "timestamp": time},
+    }  # fmt: skip
 
 
 def source_of(component: str, worker_id: str = "") -> str:

@@ -38,7 +38,7 @@ from django.db.models import F, Q, QuerySet
 
 from django_ojs.database import atomic, commits_later
 from django_ojs.events.ids import log_row
-from django_ojs.faults import HeldByAnother, is_contention, is_refused
+from django_ojs.faults import HeldByAnother, is_contention, is_not_offered, is_refused
 from django_ojs.models import Event, EventCommit, EventLog
 
 _EVENT, _COMMIT, _LOG = (m._meta.db_table for m in (Event, EventCommit, EventLog))
@@ -174,15 +174,9 @@ def _wait_for_lock(using: str, seconds: float) -> None:
 def _number_transactions(using: str, log: EventLog) -> int:
     with connections[using].cursor() as cursor:
         cursor.execute(_IDENTITY if _knows_server(using) else _IDENTITY_OF_TABLE, {"last": log.snapshot})
-        server, is_others = cursor.fetchone()
-        if log.server != server or is_others:
-            ordered = log.last_seq
-            if not log.server:  # before this was written down, nothing else had the numbers of what is in order
-                ordered = behind(using, START).order_by("-pk").values_list("pk", flat=True).first() or 0
-            if log.server or is_others:
-                _keep_places(cursor, ordered)
-                log.snapshot = ""
-            EventLog.objects.using(using).filter(pk=1).update(server=server, last_seq=ordered)
+        server, is_others, run = cursor.fetchone()
+        if (log.server, log.run) != (server, run) or is_others:
+            _meet(using, cursor, log, server, run, is_others=is_others)
         cursor.execute(
             f"WITH fresh AS (SELECT txid, max(id) AS last FROM {_EVENT} WHERE {_fresh(bool(log.snapshot))} "
             f"GROUP BY txid), "
@@ -196,34 +190,110 @@ def _number_transactions(using: str, log: EventLog) -> int:
         return int(cursor.fetchone()[0])
 
 
+def _meet(using: str, cursor: Any, log: EventLog, server: str, run: str, *, is_others: bool) -> None:
+    """The last pass was one of another server, table, history or run of the server: put right what went by those."""
+    ordered = log.last_seq
+    if not log.server:  # before this was written down, nothing else had the numbers of what is in order
+        ordered = behind(using, START).order_by("-pk").values_list("pk", flat=True).first() or 0
+    is_moved = is_others or (bool(log.server) and log.server != server and not _is_rewritten(cursor, log, server))
+    if is_moved:
+        _keep_places(cursor, ordered)
+        log.snapshot = ""
+    log.server, log.last_seq = server, ordered
+    if is_moved or (log.run and log.run != run):
+        cursor.execute(
+            f"SELECT id FROM {_EVENT} e WHERE {_fresh(bool(log.snapshot))}"
+            f" AND NOT EXISTS (SELECT 1 FROM {_COMMIT} c WHERE c.txid = e.txid)",
+            {"last": log.snapshot},
+        )
+        _note_change(using, log, [pk for (pk,) in cursor.fetchall()], is_known=is_moved or _is_other(log.run, run))
+    log.run = run
+    log.save(using=using, update_fields=["server", "last_seq", "run", "kept_to", "changes"])
+
+
+def _is_rewritten(cursor: Any, log: EventLog, server: str) -> bool:
+    """Whether only the file of the table is another one, as after VACUUM FULL, with the rows that the last pass saw: a
+    restore would have written them since."""
+    if log.server.startswith("-") or log.server.rpartition(":")[0] != server.rpartition(":")[0] or not log.snapshot:
+        return False
+    written = _XMIN.format(xmin="e.xmin")
+    cursor.execute(
+        f"SELECT pg_visible_in_snapshot({written}, %s::pg_snapshot) FROM {_EVENT} e JOIN {_COMMIT} c USING (txid),"
+        f" {_NOW} WHERE e.id <= %s ORDER BY e.id DESC LIMIT 1",
+        [log.snapshot, log.last_seq],
+    )
+    found = cursor.fetchone()
+    return bool(found and found[0])
+
+
+def _is_other(run: str, now: str) -> bool:
+    """Whether a server has taken over, and not only begun again."""
+    return run.partition("@")[0] != now.partition("@")[0]
+
+
+def _note_change(using: str, log: EventLog, waiting: list[int], *, is_known: bool) -> None:
+    """Passes may be lost; `waiting` are the events that have no place now, `is_known` that it is another history.
+
+    A lost pass may have given some of the waiting events places, in an order of its own, and readers may have seen
+    these, and not the others. So all get ids of now: whoever comes back with one of the old ids is told of a gap, and
+    goes on behind what was in order before.
+    """
+    if waiting or is_known:
+        log.kept_to = end_position(using).id
+    log.changes += is_known
+    _give_new_ids(using, waiting)
+
+
+def _give_new_ids(using: str, waiting: list[int]) -> None:
+    columns = ", ".join(
+        connections[using].ops.quote_name(str(field.column))
+        for field in Event._meta.local_fields
+        if not field.primary_key
+    )
+    with connections[using].cursor() as cursor:
+        # One by one, in their order: for a set MariaDB may scan the table, and wait for the rows of open transactions.
+        for pk in sorted(waiting):
+            cursor.execute(f"INSERT INTO {_EVENT} ({columns}) SELECT {columns} FROM {_EVENT} WHERE id = %s", [pk])
+            cursor.execute(f"DELETE FROM {_EVENT} WHERE id = %s", [pk])
+
+
+#: The transaction that wrote a row, with all its digits: it is not newer than `_NOW`.
+_XMIN = "(now - ((now - {xmin}::text::bigint) & 4294967295))::text::xid8"
+_NOW = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS now) AS current"
 #: Whether the log's row was written by something else than a pass of this server, or a later transaction: to a pass's
 #: snapshot its own transaction counts as running. A restore writes the row in a transaction of its own.
 _IS_OTHERS = (
-    "coalesce((SELECT pg_visible_in_snapshot((now - ((now - xmin::text::bigint) & 4294967295))::text::xid8,"
-    f" nullif(%(last)s, '')::pg_snapshot) FROM {_LOG},"
-    " (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS now) AS current WHERE id = 1), false)"
+    f"coalesce((SELECT pg_visible_in_snapshot({_XMIN.format(xmin='xmin')}, nullif(%(last)s, '')::pg_snapshot)"
+    f" FROM {_LOG}, {_NOW} WHERE id = 1), false)"
 )
+#: Which run of a server this is, and which timeline of its history: each failover begins another.
+_TIMELINE = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
+_RUN = "'@' || extract(epoch FROM pg_postmaster_start_time())"
 #: Which server numbers the transactions, which table theirs is, and in which file: another one, where a dump was
 #: restored, also into the same table behind a TRUNCATE.
 _IDENTITY = (
     f"SELECT system_identifier || ':' || '{_EVENT}'::regclass::oid || ':' || pg_relation_filenode('{_EVENT}'),"
-    f" {_IS_OTHERS} FROM pg_control_system()"
+    f" {_IS_OTHERS}, {_TIMELINE} || {_RUN} FROM pg_control_system()"
 )
 #: The same for a role that may not ask for the server: which transaction gave the table its file, instead.
 _IDENTITY_OF_TABLE = (
     "SELECT '-:' || oid || ':' || pg_relation_filenode(oid) || ':' || xmin,"
-    f" {_IS_OTHERS} FROM pg_class WHERE oid = '{_EVENT}'::regclass"
+    f" {_IS_OTHERS}, {_RUN} FROM pg_class WHERE oid = '{_EVENT}'::regclass"
 )
 
 
 @lru_cache
 def _knows_server(using: str) -> bool:
-    """Whether the role may call `pg_control_system`, which some hosted services refuse. Asked once by each process."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false)"
-        )
-        return bool(cursor.fetchone()[0])
+    """Whether the role may ask for the server and its timeline, which some hosted services refuse. Asked once by each
+    process."""
+    try:
+        with atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute(f"SELECT {_TIMELINE} FROM pg_control_system()")
+    except Error as error:
+        if not is_not_offered(error):
+            raise
+        return False
+    return True
 
 
 def _may_ask_no_more(using: str) -> bool:
@@ -259,20 +329,34 @@ def _keep_places(cursor: Any, ordered: int) -> None:
 
 
 def _stamp_rows(using: str, log: EventLog) -> int:
-    ids = list(
-        Event.objects.using(using).filter(seq__isnull=True).order_by("id").values_list("id", flat=True)[:_STAMP_BATCH]
-    )
+    waiting = Event.objects.using(using).filter(seq__isnull=True).order_by("id").values_list("id", flat=True)
+    ids = list(waiting[:_STAMP_BATCH])
     if not ids:
         return 0
-    # Row by row: for a set the optimizer may scan the table, and wait for the rows of open transactions.
     with connections[using].cursor() as cursor:
+        cursor.execute(_RUN_OF_MARIADB)
+        (run,) = cursor.fetchone()
+        if log.run != run:
+            if log.run:
+                _note_change(using, log, list(waiting.all()), is_known=_is_other(log.run, run))
+                ids = list(waiting[:_STAMP_BATCH])
+            log.run = run
+        # Row by row: for a set the optimizer may scan the table, and wait for the rows of open transactions.
         cursor.executemany(
             f"UPDATE {_EVENT} SET seq = %s WHERE id = %s", [(log.last_seq + n, pk) for n, pk in enumerate(ids, 1)]
         )
     log.last_seq += len(ids)
-    log.save(using=using, update_fields=["last_seq"])
+    log.save(using=using, update_fields=["last_seq", "run", "kept_to", "changes"])
     return len(ids)
 
+
+#: Which server this is, by the number that it has among those that replicate each other, and which run of it. The nodes
+#: of a cluster of Galera are one server, which loses nothing when one of them fails.
+_RUN_OF_MARIADB = (
+    "SELECT coalesce(nullif(max(CASE WHEN variable_name = 'WSREP_CLUSTER_STATE_UUID' THEN variable_value END), ''),"
+    " concat(@@server_id, '@', unix_timestamp() - max(CASE WHEN variable_name = 'UPTIME' THEN variable_value END)))"
+    " FROM information_schema.global_status WHERE variable_name IN ('UPTIME', 'WSREP_CLUSTER_STATE_UUID')"
+)
 
 # Places in the order
 
@@ -420,9 +504,20 @@ def find(
             return Resumption("ahead", before(using, time))
         if order is None or found == order:
             return Resumption("here", place_of(row).having(seen))
-    if row is None and EventLog.objects.using(using).filter(pk=1, pruned_to__gte=position).exists():
+    log = EventLog.objects.using(using).filter(pk=1).first()
+    if row is None and log is not None and log.pruned_to >= position:
         return Resumption("pruned", START)
-    return Resumption("ahead" if row is None and _is_standby(using) else "lost", before(using, time))
+    if row is None and _is_standby(using):
+        return Resumption("ahead", before(using, time))
+    return Resumption("lost", _kept(using, log, before(using, time)))
+
+
+def _kept(using: str, log: EventLog | None, found: LogPosition) -> LogPosition:
+    """The place of the last event that readers of before and of now have in the same order; `found` goes by times, as
+    clocks of different hosts had them."""
+    if log is None or log.kept_to is None:
+        return found
+    return min(found, last(using, pk=log.kept_to) or START)
 
 
 def is_there(using: str, place: LogPosition) -> Resumption:

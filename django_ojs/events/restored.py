@@ -55,7 +55,8 @@ def _commit(instance: EventCommit, raw: bool, **_: Any) -> None:
 
 def _log(instance: EventLog, raw: bool, **_: Any) -> None:
     if raw:
-        instance.snapshot = instance.server = ""
+        instance.snapshot = instance.server = instance.run = ""
+        instance.kept_to = None
 
 
 def _metrics(instance: MetricPlace, raw: bool, **_: Any) -> None:

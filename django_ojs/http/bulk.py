@@ -559,13 +559,15 @@ class BulkActionSerializer(AnswerSerializer):
     """How far a bulk action is, and what it was refused."""
 
     id = serializers.IntegerField()
-    action = serializers.ChoiceField(choices=list(JOBS))
+    action = serializers.ChoiceField(choices=[*JOBS, bulk.PURGE_HISTORY])
     state = serializers.ChoiceField(choices=BulkAction.State.values)
     expected = serializers.IntegerField()
     matched = serializers.IntegerField()
     succeeded = serializers.IntegerField()
     failed = serializers.IntegerField()
-    filter = DocumentField({name: {} for name in names_in(Notation.OPERATOR)})
+    filter = DocumentField(
+        {name: {} for name in (*names_in(Notation.OPERATOR), "before", "event_types", "job_types", "queues")}
+    )
     override = DocumentField({name: {} for name in sorted(OVERRIDABLE)}, allow_null=True)
     per_minute = serializers.IntegerField(allow_null=True)
     errors: Any = BulkActionErrorSerializer(many=True)

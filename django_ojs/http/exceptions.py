@@ -19,6 +19,7 @@ from django_ojs.errors import OJSError
 from django_ojs.faults import (
     HeldByAnother,
     StoodStill,
+    fault_of,
     is_contention,
     is_disk_full,
     is_unusable,
@@ -26,7 +27,7 @@ from django_ojs.faults import (
     status_of,
     unmigrated,
 )
-from django_ojs.guard import SafeLogger, get_logger
+from django_ojs.guard import SafeLogger, get_logger, lacks_threads
 from django_ojs.http import auditing
 from django_ojs.http.serializers import ErrorSerializer, shared
 from django_ojs.models import Job
@@ -38,6 +39,7 @@ _AWAY = "The job store is not available at the moment."
 _BUSY = "Another transaction holds what this call needs, and has not let it go in time. Nothing was changed."
 _STOOD_STILL = "The server stood still in the middle of this call, so the database ended it. Nothing was changed."
 _UNEXPECTED = "The server met an unexpected condition and could not complete the request."
+_NO_THREADS = "The server can do no more at the same time."
 _LATER = "Try again after Retry-After seconds."
 
 
@@ -85,7 +87,8 @@ def handler(exc: Exception, context: dict[str, Any]) -> Response:
 
 def is_refusal(exc: Exception, error: OJSError) -> bool:
     """Whether a call failed because the database can do nothing for it now."""
-    of_database = isinstance(exc, Error | HeldByAnother) or isinstance(exc.__cause__, Error)
+    cause = exc.__cause__ if isinstance(exc, OJSError) and not isinstance(exc, HeldByAnother) else exc
+    of_database = cause is not None and fault_of(cause) is not None
     return error.status == 503 and of_database and passes(exc)
 
 
@@ -126,11 +129,15 @@ def to_error(exc: Exception) -> OJSError:
             return errors.BackendUnavailable(_STOOD_STILL, hint=_LATER)
         case Error():
             return _of_database(exc)
+        case _ if fault_of(exc) is not None:  # as a driver has raised it
+            return _of_database(exc)
+        case _ if lacks_threads(exc):
+            return errors.BackendUnavailable(_NO_THREADS, hint=_LATER)
         case _:
             return errors.BackendError(_UNEXPECTED)
 
 
-def _of_database(error: Error) -> OJSError:
+def _of_database(error: Exception) -> OJSError:
     global _full_at
     if is_disk_full(error):
         _full_at = time.monotonic()

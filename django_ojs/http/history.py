@@ -22,15 +22,15 @@ from django_ojs.errors import NotFound, SearchUnavailable
 from django_ojs.events import history, log
 from django_ojs.events.filters import Filter
 from django_ojs.events.history import HistoryQuery
-from django_ojs.http import fields, pagination, permissions, query
+from django_ojs.http import fields, links, pagination, permissions, query
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.events import DEFAULT_EVENTS, MAX_EVENTS, EventSerializer, JobHistorySerializer, wanted_by
 from django_ojs.http.jobserializers import FailureField
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import SortKey
-from django_ojs.http.permissions import principal, queue_limit, type_limit
+from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.http.serializers import AnswerSerializer, InstantField, PaginationSerializer
-from django_ojs.jobs import attempts, lineage
+from django_ojs.jobs import attempts, bulk, lineage
 from django_ojs.jobs import history as erasing
 from django_ojs.jobs.attempts import Attempt, AttemptPage, Number
 from django_ojs.jobs.read import info
@@ -87,12 +87,13 @@ class WholeHistorySerializer(AnswerSerializer):
 
 
 class HistoryPurgedSerializer(AnswerSerializer):
-    """What was erased; where `purged` is false, about `estimated_events` are left for the next call."""
+    """What was erased. Where `purged` is false, a bulk action erases it: `status_url` says how far it is."""
 
     purged = serializers.BooleanField()
     events_purged = serializers.IntegerField()
     asynchronous = serializers.BooleanField()
     estimated_events = serializers.IntegerField()
+    status_url = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, Any]:
         """`async`, which is no name in Python."""
@@ -233,15 +234,17 @@ class HistoryViewSet(_SwitchedViewSet):
         job = {} if row is None else {"state": row["state"], "attempt": row["attempt"]}
         return self.whole_list(shown, standing | ({"next_cursor": following} if following else {}), job | beside)
 
-    @operation(scope="admin.purge", right="delete_job", answer=HistoryErasedSerializer, audit="job.purge_history")
+    @operation(
+        scope="admin.purge", right="delete_job", answer=HistoryErasedSerializer, audit="job.purge_history",
+        audits_itself=True,
+    )  # fmt: skip
     def erase(self, request: Request, job_id: str) -> Response:
         """Erase what happened to a job.
 
         The job stays as it is, its attempts and its errors too.
         """
         row = self.get_object()
-        number = erasing.erase(row, principal(request), using())
-        self.act.detail["events_deleted"] = number
+        number = erasing.erase(row, self.act, using())
         return Response(self.represent({"deleted": True, "events_deleted": number}))
 
     @operation(scope="read", answer=LineageSerializer)
@@ -310,27 +313,25 @@ class WholeHistoryViewSet(_SwitchedViewSet):
 
     @operation(
         scope="admin.purge", right="delete_job", answer=HistoryPurgedSerializer, audit="history.purge",
-        query="before queues event_types job_types",
+        query="before queues event_types job_types", audits_itself=True,
     )  # fmt: skip
     def clear(self, request: Request) -> Response:
         """Erase what happened to jobs before an instant.
 
-        One call erases a hundred thousand events at most, the earliest: where `purged` is false, call again. The jobs
-        stay as they are.
+        More than a hundred thousand events are left to a bulk action: `status_url` says how far it is. The jobs stay as
+        they are.
         """
         before = query.instant(request, "before")
         if before is None:
             raise query_fault("before", "is required: the instant before which events are erased", "")
-        wanted = _asked(request)
-        erased = erasing.erase_before(before, wanted, using())
-        self.act.detail |= {"before": format_instant(before), "events_deleted": erased.events}
+        self.act.detail["before"] = format_instant(before)
         self.act.detail |= {name: query.texts(request, name) for name in ("queues", "event_types", "job_types")
                             if query.texts(request, name)}  # fmt: skip
-        told = {
-            "purged": not erased.left, "events_purged": erased.events, "async": False,
-            "estimated_events": erased.left,
-        }  # fmt: skip
-        return Response(self.represent(told))
+        done = bulk.purge_history(before, _asked(request), self.act, using=using())
+        if isinstance(done, int):
+            return Response(self.represent(_purged(done)))
+        address = links.to(request, "admin-bulk-action", done.pk)
+        return Response(self.represent(_purged(0, left=done.expected) | {"status_url": address}))
 
     @operation(scope="read", answer=HistoryStatisticsSerializer, query=f"group_by=minute|hour|day {_SEARCH}")
     def stats(self, request: Request) -> Response:
@@ -351,6 +352,10 @@ def _asked(request: Request, actor_type: str = "") -> HistoryQuery:
     names = tuple(query.texts(request, "event_types"))
     events = dataclasses.replace(wanted_by(request), types=history.stored_types(names))
     return HistoryQuery(events, names, actor_type)
+
+
+def _purged(events: int, left: int = 0) -> dict[str, Any]:
+    return {"purged": not left, "events_purged": events, "async": bool(left), "estimated_events": left}
 
 
 def _one_of(request: Request, name: str, words: Sequence[str]) -> str:

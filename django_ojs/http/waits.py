@@ -24,7 +24,7 @@ from rest_framework.request import Request
 
 from django_ojs import states, tenants
 from django_ojs.backoff import Backoff
-from django_ojs.database import give_back
+from django_ojs.database import Looks, give_back
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
 from django_ojs.models import Job
@@ -76,10 +76,12 @@ def wait_for_end(request: Request, job_id: uuid.UUID, seconds: float, using: str
 
 def _poll_alone(job_id: uuid.UUID, seconds: float, using: str) -> None:
     """Look for the end of a job on this thread's own connection, which shows what no other one does."""
-    until, pause = time.monotonic() + seconds, BUSY
-    while _going_on([job_id], using) and (left := until - time.monotonic()) > 0:
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, IDLE)
+    looks = Looks("Waiting for the end of a job", seconds, using, longest=IDLE)
+    for pause in looks:
+        with looks.outlasting():
+            if not _going_on([job_id], using):
+                return
+        time.sleep(pause)
 
 
 def _going_on(job_ids: Collection[uuid.UUID], using: str) -> set[uuid.UUID]:

@@ -5,9 +5,9 @@ The jobs are named by their ids or found by a `JobFilter`. `run` does it in one 
 (binding 6); `run_in_batches` does it to however many, in transactions of 500 jobs, each with its entry in the audit log
 (admin 1.4). A caller who breaks off in between leaves whole batches behind, never half of one.
 
-A `BulkAction` is such an act that is asked for once and carried out by the scheduler. Each pass is one transaction with
-one batch of jobs, the place behind it, the numbers and the entry in the audit log. So the next leader goes on where the
-last one stopped, and no job is done twice or left out.
+A `BulkAction` is such an act that is asked for once and carried out by the scheduler, or one that erases events of the
+history. Each pass is one transaction with one batch of jobs or events, the place behind it, the numbers and the entry
+in the audit log. So the next leader goes on where the last one stopped, and nothing is done twice or left out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import BatchAborted, Conflict, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
+from django_ojs.events.history import HistoryQuery
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
-from django_ojs.jobs import search
+from django_ojs.jobs import history, search
 from django_ojs.jobs.cancel import CANCELLABLE, cancel, not_cancelled
 from django_ojs.jobs.candidates import PushOutcome
 from django_ojs.jobs.delete import DELETABLE, delete, delete_ended, not_a_dead_letter, not_deleted
+from django_ojs.jobs.history import Erasure
 from django_ojs.jobs.promote import RUNNABLE, not_run, run_now
 from django_ojs.jobs.push import push_each
 from django_ojs.jobs.retry import FAILED_STATES, check_override, not_retried, not_revived, retry, retry_failed
@@ -63,6 +65,8 @@ _CHUNK = 2000
 KEPT_ERRORS, KEPT_FOR = 20, dt.timedelta(days=30)
 #: How often a batch may break off before its action has failed.
 MAX_TRIES = 5
+#: The action that erases events of the history, and how many a call erases at most by itself.
+PURGE_HISTORY, MOST_EVENTS = "purge_history", 100_000
 #: More jobs than any search finds.
 MANY = 2**62
 #: An action that has a rate does a batch about so often.
@@ -422,10 +426,8 @@ def start_action(
     check_override(override)
     if per_minute is not None:
         per_minute = rate(per_minute, "per_minute")
-    action = BulkAction(
-        verb=verb, created_at=clock.now(using), per_minute=per_minute, actor=entry.actor[:255], door=entry.door,
-        source_ip=entry.source_ip[:64],
-    )  # fmt: skip
+    action = _begun(verb, entry, using)
+    action.per_minute = per_minute
     if wanted.searches:
         found, look = wanted.searched(using, MANY)
         wanted, action.expected = wanted.bounded(look), len(found)
@@ -439,6 +441,61 @@ def start_action(
         action.save(using=using, force_insert=True)
         entry.detail |= {"bulk_action": action.pk, "expected": action.expected}
         entry.detail |= noted(wanted, override, per_minute=per_minute)
+        return action
+
+    return audit.perform(act, entry, using=using)
+
+
+def _begun(verb: str, entry: Act, using: str) -> BulkAction:
+    return BulkAction(
+        verb=verb, created_at=clock.now(using), actor=entry.actor[:255], door=entry.door, source_ip=entry.source_ip[:64]
+    )
+
+
+def purge_history(
+    before: dt.datetime, wanted: HistoryQuery, entry: Act, *, using: str | None = None
+) -> int | BulkAction:  # fmt: skip
+    """Erase the events of the history that are asked for, from before this instant; return how many there were.
+
+    In batches, each its own transaction with its entry in the audit log, so that others write in between. More than
+    `MOST_EVENTS` are left to a bulk action, which is returned: the one that runs, if the same caller asks again.
+    """
+    using = database(using)
+    erasure = Erasure.begin(before, wanted, using)
+    expected = erasure.events(using).count()
+    if expected > MOST_EVENTS:
+        return _purge_later(erasure, expected, entry, using)
+    number = 0
+    place: int | None = 0
+    while place is not None:
+        ids, place = erasure.following(place, using)
+        if ids or (place is None and not number):  # an act that finds nothing has its entry, too
+            noted = dataclasses.replace(entry, detail=dict(entry.detail))
+            number += audit.perform(functools.partial(_purge, ids, noted, using), noted, using=using)
+    return number
+
+
+def _purge(ids: Sequence[int], entry: Act, using: str) -> int:
+    store_of(using).begin_writing()
+    entry.detail["events_deleted"] = done = history.emptied(ids, using)
+    return done
+
+
+def _purge_later(erasure: Erasure, expected: int, entry: Act, using: str) -> BulkAction:
+    kept = erasure.to_json()
+
+    def act() -> BulkAction:
+        store_of(using).begin_writing()
+        for action in BulkAction.objects.using(using).filter(
+            verb=PURGE_HISTORY, state=BulkAction.State.RUNNING, actor=entry.actor[:255]
+        ):
+            if action.filter | {"edge": None} == kept | {"edge": None}:
+                break
+        else:
+            action = _begun(PURGE_HISTORY, entry, using)
+            action.expected, action.filter = expected, kept
+            action.save(using=using, force_insert=True)
+        entry.detail |= {"bulk_action": action.pk, "expected": action.expected}
         return action
 
     return audit.perform(act, entry, using=using)
@@ -502,15 +559,34 @@ def _advance(begun: list[int], *, using: str) -> bool:
         if action is None:
             return False
         begun.append(action.pk)
-        batch, more = _next(action, using)
-        if batch:
-            _do(action, batch, using)
-        _pace(action, len(batch), now)
+        more = _erase(action, using) if action.verb == PURGE_HISTORY else _act(action, now, using)
         if not more:
             _complete(action, using)
         action.tries, action.problem = 0, ""
         action.save(using=using)
     return True
+
+
+def _act(action: BulkAction, now: dt.datetime, using: str) -> bool:
+    """Do the next batch of jobs; return whether there may be more."""
+    batch, more = _next(action, using)
+    if batch:
+        _do(action, batch, using)
+    _pace(action, len(batch), now)
+    return more
+
+
+def _erase(action: BulkAction, using: str) -> bool:
+    """Erase the next batch of events; return whether there may be more."""
+    ids, place = Erasure.from_json(action.filter).following(action.after_event or 0, using)
+    done = history.emptied(ids, using)
+    action.after_event = place or action.after_event
+    action.matched += done
+    action.succeeded += done
+    if done:
+        detail = {"bulk_action": action.pk, "events_deleted": done}
+        audit.append([Act(action.actor, "history.purge", "", detail, action.door, action.source_ip)], using)
+    return place is not None
 
 
 def _pace(action: BulkAction, done: int, now: dt.datetime) -> None:
@@ -576,7 +652,7 @@ def _next(action: BulkAction, using: str) -> tuple[list[uuid.UUID], bool]:
 
 
 def verb_of_action(action: BulkAction) -> BulkVerb:
-    """What an action does."""
+    """What an action does to jobs."""
     return verb_of(action.verb, dead_letters=bool(action.filter.get("dead_letters")))
 
 
@@ -601,7 +677,15 @@ def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
 
 def _complete(action: BulkAction, using: str) -> None:
     action.state, action.finished_at = BulkAction.State.COMPLETED, clock.now(using)
-    log.append(completed(verb_of_action(action), action.finished_at, action.matched, action.succeeded), using)
+    if action.verb != PURGE_HISTORY:  # which does nothing to jobs
+        log.append(completed(verb_of_action(action), action.finished_at, action.matched, action.succeeded), using)
+
+
+def filter_of_action(action: BulkAction) -> dict[str, Any]:
+    """What the jobs of an action, or the events that it erases, have to fit, as programs see it."""
+    if action.verb != PURGE_HISTORY:
+        return readable(action.filter)
+    return {name: value for name, value in action.filter.items() if name != "edge"}
 
 
 def describe_action(action: BulkAction) -> dict[str, Any]:
@@ -609,7 +693,7 @@ def describe_action(action: BulkAction) -> dict[str, Any]:
     return {
         "id": action.pk, "action": action.verb, "state": action.state, "expected": action.expected,
         "matched": action.matched, "succeeded": action.succeeded, "failed": action.failed,
-        "filter": readable(action.filter), "override": action.override, "per_minute": action.per_minute,
+        "filter": filter_of_action(action), "override": action.override, "per_minute": action.per_minute,
         "errors": action.errors or [],
         "problem": action.problem or None,
         "actor": action.actor, "door": action.door, "created_at": format_instant(action.created_at),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple, TypeAlias
 
-from django.db import connections
+from django.db import IntegrityError, connections
 
 from django_ojs import middleware, spellings
 from django_ojs.access import UNLIMITED, Limits
@@ -136,12 +136,14 @@ class Taken(NamedTuple):
     type: str
 
 
-def duplicate_of_id(candidates: Sequence[Candidate], using: str) -> Duplicate:
-    """Which of these ids is taken, for the IntegrityError of an insert that was rolled back; with the state of that job
-    as far as the transaction can still be asked."""
+def duplicate_of_id(error: IntegrityError, candidates: Sequence[Candidate], using: str) -> Duplicate:
+    """Which of these ids is taken, for the error of an insert that was rolled back, with the state of that job. Raises
+    `error` where none is: something else was in the way, or the caller's transaction is broken and cannot be asked."""
     taken = {} if connections[using].needs_rollback else taken_ids(candidates, using)
     culprits = [candidate for candidate in candidates if candidate.valid_spec.id in taken]
-    return duplicate_of(min(culprits, key=lambda one: one.valid_spec.id, default=candidates[0]), taken)
+    if not culprits:
+        raise error
+    return duplicate_of(min(culprits, key=lambda one: one.valid_spec.id), taken)
 
 
 def taken_ids(candidates: Sequence[Candidate], using: str) -> dict[uuid.UUID, Taken]:

@@ -17,6 +17,7 @@ from django_ojs.database import atomic
 from django_ojs.errors import Duplicate, OJSError
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import only_if_taken
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.candidates import (
     Candidate,
@@ -77,7 +78,7 @@ def store_decided(
                 if closing:
                     log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
         except IntegrityError as error:
-            raise duplicate_of_id(waiting, using) from error
+            raise duplicate_of_id(error, waiting, using) from error
         wake(sleeps, using)
 
     _despite_races(act) if context.partial else act()
@@ -104,9 +105,10 @@ def _store_if_free(waiting: Sequence[Candidate], context: PushContext) -> bool:
     try:
         with savepoint_for(waiting, context):
             worker_sleeps = store_of(using).push_if_free(rows[0], context.component, wanted, since)
-    except IntegrityError:  # the id is taken
+    except IntegrityError as error:
         if context.own:
             raise
+        only_if_taken(error)  # the id
         return False
     if worker_sleeps is None:
         return False

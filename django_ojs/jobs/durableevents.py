@@ -44,12 +44,14 @@ from django.db.models import ExpressionWrapper, F, TextField
 from django_ojs import clock, jsontext, lockwaits, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.errors import PayloadTooLarge
+from django_ojs.errors import Conflict, NotFound, PayloadTooLarge
 from django_ojs.faults import is_contention
 from django_ojs.hooks import replaceable
 from django_ojs.jobs import promote, steps
+from django_ojs.messages import phrase
 from django_ojs.models import DurableEvent, Job, JobStep, UniqueLock
 from django_ojs.models.fields import RawJSON
+from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.durableevents import check
 from django_ojs.rules.steps import Step, StepKind
 from django_ojs.states import State
@@ -105,6 +107,39 @@ def _emit(name: str, key: str, payload: str, component: str, *, using: str) -> E
         events.bulk_create([DurableEvent(name=name, key=key, payload=text, created_at=now)])
         given = _give(name, key, payload, now, component, using)
         return Emitted(name, key, is_new=True, payload=jsontext.loads(payload), created_at=now, job_ids=tuple(given))
+
+
+@retried
+def emit_for(job_id: uuid.UUID, step: str, payload: str, *, using: str | None = None) -> Emitted:
+    """Emit the event that this step of a job waits for, as `emit` does: the first of its name and key counts.
+
+    Raises NotFound where the job has no such wait, and Conflict where it has ended by a timeout, or with its job.
+    """
+    using = database(using)
+    with atomic(using=using):
+        found = JobStep.objects.using(using).filter(job_id=job_id, name=step, kind=StepKind.EVENT)
+        row = found.exclude(event_name=APPROVAL).values("event_name", "event_key").first()
+        if row is None:
+            raise NotFound(
+                phrase("Job '%(job)s' waits for no event in a step '%(step)s'.", job=job_id, step=step),
+                details={"resource_type": "step", "resource_id": step},
+            )
+        name, key = str(row["event_name"]), str(row["event_key"])
+        _take_turns(name, key, using)
+        if not DurableEvent.objects.using(using).filter(name=name, key=key).exists():
+            _check_waits(job_id, step, using)
+        return emit(name, key, payload, using=using)
+
+
+def _check_waits(job_id: uuid.UUID, step: str, using: str) -> None:
+    """Nobody can end the wait meanwhile by its event or its timeout: they take turns."""
+    waits = JobStep.objects.using(using).filter(job_id=job_id, name=step, ended_at__isnull=True).exists()
+    jobs = Job.objects.using(using).filter(pk=job_id).exclude(state__in=states.TERMINAL)
+    if not (waits and jobs.exists()):
+        raise Conflict(
+            phrase("Job '%(job)s' does not wait in its step '%(step)s' any more.", job=job_id, step=step),
+            details={"resource_type": "step", "resource_id": step},
+        )
 
 
 def give(name: str, key: str, payload: str, *, using: str) -> bool:

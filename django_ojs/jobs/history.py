@@ -6,21 +6,25 @@ of no job and of a type that no reader gets, and goes when its time is over.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import time
 import uuid
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 from django.db.models import Count, QuerySet
 
-from django_ojs import clock, tenants
+from django_ojs import audit, clock, tenants
+from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
 from django_ojs.events import catalogue, history, log, order
+from django_ojs.events.filters import Filter
 from django_ojs.events.history import HistoryQuery
 from django_ojs.models import Event
 from django_ojs.models.job import JobRow
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import eventcounts
 from django_ojs.store import store_of
 
@@ -28,53 +32,93 @@ from django_ojs.store import store_of
 ERASED = "erased"
 #: How often it is looked for jobs with too many events, in seconds; and how many are dealt with at a time.
 EVERY, MOST_JOBS = 3600, 100
-#: How many events one call erases at most, and how many it looks at in one statement.
-MOST_EVENTS, BATCH = 100_000, 1000
+#: How many events one transaction erases at most, and among how many ids of the log it looks for them.
+BATCH, STRETCH = 1000, 20_000
 
 
-def erase(row: JobRow, by: str, using: str) -> int:
-    """Erase the events of this job, in the caller's transaction; return how many there were.
+def erase(row: JobRow, act: Act, using: str) -> int:
+    """Erase the events that this job has now, with an entry in the audit log; return how many there were.
 
-    The event `job.purged` says so, and is the first of a new history. Nothing else of the job is touched.
+    In batches, each its own transaction with its entry. The last one has the event `job.purged`, which says so and is
+    the first of a new history. Nothing else of the job is touched.
     """
-    _count_before(using)
-    with atomic(using=using):
+    edge, number, purged = _begin(using), 0, False
+
+    def step() -> int:
+        nonlocal purged
         store_of(using).begin_writing()
-        events = Event.objects.using(using).filter(job_id=row["id"])
-        number = _emptied(events)
-        purged = catalogue.of_job(
-            "job.purged", row, clock.now(using), "api", events_deleted=number, **{"purged_by": by} if by else {}
-        )
-        log.append([purged], using)
+        events = Event.objects.using(using).filter(job_id=row["id"], pk__lte=edge).order_by("pk")
+        ids = list(events.values_list("pk", flat=True)[:BATCH])
+        done, purged = emptied(ids, using), len(ids) < BATCH
+        if purged:
+            facts: dict[str, Any] = {"events_deleted": number + done, "purged_by": act.actor}
+            log.append([catalogue.of_job("job.purged", row, clock.now(using), "api", **facts)], using)
+        act.detail["events_deleted"] = done
+        return done
+
+    while not purged:
+        number += audit.perform(step, act, using=using)
     return number
 
 
-class Erased(NamedTuple):
-    """How many events were erased, and about how many that were asked for are left."""
+@dataclasses.dataclass(frozen=True)
+class Erasure:
+    """Events that are to be erased: those that are asked for, from before an instant, and with ids up to `edge`.
 
-    events: int
-    left: int = 0
-
-
-def erase_before(instant: dt.datetime, wanted: HistoryQuery, using: str) -> Erased:
-    """Erase the events from before `instant` that are asked for, at most `MOST_EVENTS`, in the caller's transaction.
-
-    The earliest go first, so that another call goes on with those that are left.
+    So none is erased that comes after the erasure was asked for, and it has an end.
     """
-    _count_before(using)
-    number = last = 0
-    with atomic(using=using):
-        store_of(using).begin_writing()
-        events = Event.objects.using(using).filter(wanted.events.condition(), time__lt=instant).order_by("pk")
-        while rows := list(events.filter(pk__gt=last)[:BATCH]):
-            # By their ids: for a set, MariaDB may scan the table and wait for the rows of open transactions.
-            chosen = [row.pk for row in rows if wanted.events.matches(row) and wanted.accepts(history.facts(row))]
-            chosen = chosen[: MOST_EVENTS - number]
-            number += _emptied(Event.objects.using(using).filter(pk__in=chosen)) if chosen else 0
-            last = rows[-1].pk
-            if number >= MOST_EVENTS:
-                return Erased(number, events.count())
-    return Erased(number)
+
+    before: dt.datetime
+    wanted: HistoryQuery
+    edge: int
+
+    @classmethod
+    def begin(cls, before: dt.datetime, wanted: HistoryQuery, using: str) -> Erasure:
+        """An erasure of what is in the log now, when all of it has been counted and put in order."""
+        return cls(before, wanted, _begin(using))
+
+    def events(self, using: str) -> QuerySet[Event]:
+        """The events that may be asked for: `HistoryQuery.accepts` decides."""
+        found = Event.objects.using(using).filter(self.wanted.events.condition(), pk__lte=self.edge)
+        return found.filter(time__lt=self.before)
+
+    def following(self, place: int, using: str) -> tuple[list[int], int | None]:
+        """The ids of the next events behind this id: at most `BATCH`, of `STRETCH` ids; and the place to go on from.
+
+        That is None at the end.
+        """
+        ids = Event.objects.using(using).filter(pk__gt=place, pk__lte=self.edge).order_by("pk")
+        first = ids.values_list("pk", flat=True).first()
+        if first is None:
+            return [], None
+        last = first + STRETCH - 1
+        rows = list(self.events(using).filter(pk__gte=first, pk__lte=last).order_by("pk")[:BATCH])
+        last = rows[-1].pk if len(rows) == BATCH else last
+        wanted = self.wanted
+        found = [row.pk for row in rows if wanted.events.matches(row) and wanted.accepts(history.facts(row))]
+        return found, last if last < self.edge else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a bulk action keeps of it; what is not asked for is left out."""
+        events = self.wanted.events
+        kept = {name: getattr(events, name) for name in _KEPT} | {"event_types": self.wanted.names}
+        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+        asked = {name: value for name, value in lists.items() if value not in ([], None, False)}
+        return {"before": format_instant(self.before), **asked, "edge": self.edge}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Erasure:
+        """That of `to_json`."""
+        names = tuple(kept.get("event_types", ()))
+        given: dict[str, Any] = {
+            name: tuple(kept[name]) if isinstance(kept[name], list) else kept[name] for name in _KEPT & kept.keys()
+        }
+        wanted = HistoryQuery(Filter(types=history.stored_types(names), **given), names)
+        return cls(dt.datetime.fromisoformat(kept["before"]), wanted, kept["edge"])
+
+
+#: The members of a filter that an erasure may have, beside the types.
+_KEPT = {"queues", "job_types", "only_queues", "only_types", "only_jobs"}
 
 
 _looked: dict[Hashable, float] = {}
@@ -105,11 +149,25 @@ def trim(using: str) -> int:
 
 
 def _trim(job_id: uuid.UUID, limit: int, using: str) -> int:
-    with atomic(using=using):
-        store_of(using).begin_writing()
-        events = Event.objects.using(using).filter(job_id=job_id)
-        edge = events.order_by("-pk").values_list("pk", flat=True)[limit : limit + 1].first()
-        return 0 if edge is None else _emptied(events.filter(pk__lte=edge))
+    """In batches, so that others write in between: a job that reports progress may have any number."""
+    events = Event.objects.using(using).filter(job_id=job_id)
+    edge = events.order_by("-pk").values_list("pk", flat=True)[limit : limit + 1].first()
+    number = 0
+    while edge is not None:
+        with atomic(using=using):
+            store_of(using).begin_writing()
+            ids = list(events.filter(pk__lte=edge).order_by("pk").values_list("pk", flat=True)[:BATCH])
+            number += emptied(ids, using)
+        if len(ids) < BATCH:
+            break
+    return number
+
+
+def _begin(using: str) -> int:
+    """The newest id of the log, of which no event goes uncounted, and all are put in order."""
+    edge = order.newest_id(using)
+    _count_before(using)
+    return edge
 
 
 def _count_before(using: str) -> None:
@@ -119,8 +177,12 @@ def _count_before(using: str) -> None:
         eventcounts.catch_up(using)
 
 
-def _emptied(events: QuerySet[Event]) -> int:
-    return events.update(
+def emptied(ids: Sequence[int], using: str) -> int:
+    """Erase the events with these ids, in the caller's transaction; return how many there still were."""
+    if not ids:
+        return 0
+    # By their ids: for a set, MariaDB may scan the table and wait for the rows of open transactions.
+    return Event.objects.using(using).filter(pk__in=ids).exclude(type=ERASED).update(
         type=ERASED, subject="", job_id=None, job_type="", queue="", state="", attempt=0, worker_id="", trace_id="",
         workflow_id=None, data=None,
     )  # fmt: skip

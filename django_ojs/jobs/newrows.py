@@ -53,7 +53,7 @@ def store_plain(waiting: Sequence[Candidate], context: PushContext) -> None:
                 continue
             if context.own:
                 raise
-            raise duplicate_of_id(waiting, using) from error
+            raise duplicate_of_id(error, waiting, using) from error
         mark_created(waiting, rows)
         wake(worker_sleeps, using)
         return

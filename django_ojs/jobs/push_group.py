@@ -187,7 +187,7 @@ def _store_keyed(store: StoreJobs, items: Sequence[Keyed], *, using: str) -> lis
     except IntegrityError as error:
         if not alone or items[0].candidate.spec is None:
             raise
-        raise duplicate_of_id([items[0].candidate], using) from error
+        raise duplicate_of_id(error, [items[0].candidate], using) from error
 
 
 def _hold_and_store(

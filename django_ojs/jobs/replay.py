@@ -38,6 +38,7 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
+from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
 from django_ojs.jobs.retry import RuleReplay, retry
 from django_ojs.jobs.selection import dead_letters, with_error_type
@@ -115,7 +116,8 @@ def put(rule: Rule, *, using: str | None = None) -> bool:
         try:
             with atomic(using=using):
                 rows.create(name=rule.name, created_at=values["updated_at"], **values)
-        except IntegrityError:  # another caller made it meanwhile
+        except IntegrityError as error:  # another caller made it meanwhile
+            only_if_taken(error)
             rows.filter(name=rule.name).update(**values)
             return False
     return True

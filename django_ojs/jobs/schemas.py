@@ -18,6 +18,7 @@ from django_ojs import clock, jsontext, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Duplicate, InvalidRequest, NotFound, SchemaValidation
+from django_ojs.faults import only_if_taken
 from django_ojs.messages import phrase
 from django_ojs.models import JobSchema
 from django_ojs.models.fields import RawJSON, same_name
@@ -69,6 +70,7 @@ def register(
         with atomic(using=using):
             new.save(using=using, force_insert=True)
     except IntegrityError as error:
+        only_if_taken(error)
         raise _taken(job_type, version, uri) from error
     transaction.on_commit(forget, using=using)
     forget()

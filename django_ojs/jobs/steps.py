@@ -18,6 +18,7 @@ from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, TextFiel
 from django_ojs import clock, states
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import NotFound
+from django_ojs.faults import only_if_taken
 from django_ojs.messages import phrase
 from django_ojs.models import Approval, Job, JobCheckpoint, JobStep, Workflow
 from django_ojs.models.fields import RawJSON
@@ -56,6 +57,7 @@ def record(holder: Holder, step: Step, *, locked: bool = False, using: str) -> b
                 store_of(using).certify(Job.objects.using(using).filter(_is(holder)), "visible_until")
             return statements.insert(holder, values, locked=locked, using=using)
     except IntegrityError as error:
+        only_if_taken(error)
         raise StepExists(step.name) from error
 
 

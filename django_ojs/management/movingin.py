@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ _TELLING = frozenset(
     {
         "delay", "apply_async", "delay_on_commit", "apply_async_on_commit", "si", "send_task", "send_with_options",
         "message_with_options", "defer_async", "batch_defer", "enqueue_in", "enqueue_at", "add_periodic_task",
-        "add_job", "scheduled_job", "update_state",
+        "add_job", "scheduled_job",
     }
 )  # fmt: skip
 #: Calls whose keywords are options of a job, and of these the ones that take nothing else.
@@ -113,6 +114,12 @@ def _word(queue: str, name: str, *, option: bool = False) -> Word | None:
     return next((one for one in _WORDS[queue] if one.word == name and one.is_option == option), None)
 
 
+def _setting_word(queue: str, name: str) -> Word | None:
+    """The word of a setting: its own, or one that stands for all that begin so."""
+    begin = (one for one in _WORDS[queue] if one.word.endswith("_") and name.startswith(one.word))
+    return _word(queue, name) or next(begin, None)
+
+
 def _dotted(node: ast.AST) -> list[str]:
     """The names of `a.b.c`, and of `a.b().c`; none of anything else."""
     names: list[str] = []
@@ -163,6 +170,10 @@ class _File:
                 self.strangers.append((node.lineno, queue, full))
 
 
+#: What `mock.patch("shop.tasks.pay.delay")` names: something of a module, by its path.
+_PATH = re.compile(r"\w+(\.\w+)+")
+
+
 class _CodeBase:
     """What the files of a code base tell one another: which queues it uses, the apps and schedulers, and the tasks."""
 
@@ -170,6 +181,8 @@ class _CodeBase:
         self.queues = {queue for file in files for queue in file.imported.values()}
         self.objects: Names = {name: queue for file in files for name, queue in file.objects.items()}
         self.tasks: Names = {name: queue for file in files for name, queue in self.tasks_in(file).items()}
+
+        self.imported: Names = {name: queue for file in files for name, queue in file.imported.items()}
 
     def objects_in(self, file: _File) -> Names:
         """The apps, schedulers and the like by the names that they have in a file."""
@@ -282,6 +295,15 @@ class _Reader(ast.NodeVisitor):
             if name and name not in _SAME and (word or unknown):
                 self._note(keyword, queue, f"{name}=", word.ours if word else "")
 
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """A test replaces a word of another queue by the path of it."""
+        if not isinstance(node.value, str) or not _PATH.fullmatch(node.value):
+            return
+        *path, name = node.value.split(".")
+        queue = self._base.tasks.get(path[-1], "") or self._base.imported.get(name, "")
+        if queue and (word := _word(queue, name)):
+            self._note(node, queue, f'"{node.value}"', word.ours)
+
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._setting(target)
@@ -302,15 +324,21 @@ class _Reader(ast.NodeVisitor):
         """A setting of Django's, or of an app (`app.conf.timezone = ...`)."""
         names = _dotted(target) or [""]
         if len(names) == 3 and names[1] == "conf" and (queue := self._objects.get(names[0], "")):
-            if not _word(queue, names[2]):
-                self._note(target, queue, ".".join(names), "")
+            if not _word(queue, names[2]):  # else the attribute is noted
+                word = next((_setting_word(queue, f"{one}{names[2].upper()}") for one in QUEUES[queue].settings), None)
+                self._note(target, queue, ".".join(names), word.ours if word else "")
         elif len(names) == 1 and names[0].isupper():
             for queue, facts in QUEUES.items():
-                word = _word(queue, names[0])
+                word = _setting_word(queue, names[0])
                 if names[0].startswith(facts.settings) or (word and queue in self._base.queues):
                     self._note(target, queue, names[0], word.ours if word else "")
 
     def _apps(self, value: ast.expr) -> None:
         for node in ast.walk(value):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and (queue := _queue_of(node.value)):
-                self._note(node, queue, f'"{node.value}"', "nothing: remove the app when its last job has run")
+                self._note(
+                    node,
+                    queue,
+                    f'"{node.value}"',
+                    "nothing: remove the app when no job and no migration needs it",
+                )

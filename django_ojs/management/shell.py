@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from django import forms
@@ -270,6 +270,7 @@ class JobAction:
         audited: what the audit log calls it.
         override: what a retry changes.
         default: the states of the jobs that it is for where no `--state` is given; None: all that the verb takes.
+        noted: what the audit log says beside.
     """
 
     verb: BulkVerb
@@ -278,6 +279,7 @@ class JobAction:
     audited: str
     override: dict[str, Any] | None = None
     default: Sequence[State] | None = None
+    noted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def states(self) -> Sequence[State]:
@@ -438,7 +440,7 @@ class Operator(ShellCommand):
 
         def fill_entry(act: audit.Act, done: Sequence[uuid.UUID], matched: int) -> None:
             audit.name_targets(act, done, matched)
-            act.detail |= bulk.noted(wanted, action.override)
+            act.detail |= {**bulk.noted(wanted, action.override), **action.noted}
 
         try:
             for part in bulk.split(ids):

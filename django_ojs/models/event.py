@@ -81,6 +81,15 @@ class EventLog(OJSModel):
         help_text="MariaDB: the last place given out. PostgreSQL: events that have places have ids up to this.",
     )
     pruned_to = models.BigIntegerField(default=0, help_text="Events up to this id may be gone.")
+    run = models.CharField(
+        max_length=64, default="", db_default="", help_text="Which run of which server made the last ordering pass."
+    )
+    kept_to = models.BigIntegerField(
+        null=True, help_text="The event that was the last in order when newer ones may have been lost."
+    )
+    changes = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often the log has met another history: failovers and restores."
+    )
 
     def __str__(self) -> str:
         return "event log"

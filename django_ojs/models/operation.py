@@ -80,9 +80,10 @@ class AuditEntry(OJSModel):
 
 
 class BulkAction(OJSModel):
-    """An act on every job that fits a filter, done by the scheduler in batches since it is too long for a request.
+    """An act on every job, or on every event, that fits a filter, done by the scheduler in batches since it is too long
+    for a request.
 
-    `after` and `after_id` are the place of the last job that was looked at.
+    `after` and `after_id` are the place of the last job that was looked at, `after_event` that of the last event.
     """
 
     class State(models.TextChoices):
@@ -101,14 +102,15 @@ class BulkAction(OJSModel):
     source_ip = models.CharField(max_length=64, default="")
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
-    expected = models.PositiveIntegerField(help_text="Jobs that fitted when it was asked for.")
-    matched = models.PositiveIntegerField(default=0, help_text="Jobs that were looked at.")
+    expected = models.PositiveIntegerField(help_text="What fitted when it was asked for.")
+    matched = models.PositiveIntegerField(default=0, help_text="What was looked at.")
     succeeded = models.PositiveIntegerField(default=0)
     errors = JSONTextField(default=None, blank=True, help_text="The first refusals.")
     tries = models.PositiveSmallIntegerField(default=0, help_text="How often its next batch has broken off.")
     problem = models.CharField(max_length=500, default="", blank=True, help_text="Why that was.")
     after = MomentField(null=True, blank=True)
     after_id = models.UUIDField(null=True, blank=True)
+    after_event = models.BigIntegerField(null=True, blank=True)
     per_minute = models.PositiveIntegerField(
         null=True, blank=True, help_text="How many jobs are acted on in a minute at most; null: as fast as it goes."
     )

@@ -138,6 +138,9 @@ class WebhookRelay(OJSModel):
     id = models.SmallIntegerField(primary_key=True, default=1)
     commit = models.BigIntegerField(default=0, help_text="PostgreSQL: the number of the transaction; MariaDB: seq.")
     event = models.BigIntegerField(null=True)
+    changes = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Of how many changes of the log's history receivers have been told."
+    )
 
     def __str__(self) -> str:
         return f"webhooks: event {self.event}"

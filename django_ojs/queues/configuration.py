@@ -47,7 +47,6 @@ def configure(name: str, change: Mapping[str, Any], *, by: str = "", using: str 
     `_default` is the template that all queues begin with. Raises `InvalidRequest` that names the field.
     """
     using = database(using)
-    check_name(name)
     spellings.check_queue(change)
     with atomic(using=using):
         queue, records = _locked(name, using)
@@ -99,11 +98,11 @@ def check_name(name: str) -> str:
     return name if name == TEMPLATE else names_only(name)
 
 
-def names_only(name: Any) -> str:
+def names_only(name: Any, field: str = "name") -> str:
     try:
         return names.check_queue(name)
     except ValueError as error:
-        raise fault("name", reason(error), name) from error
+        raise fault(field, reason(error), name) from error
 
 
 def flag_limited(queue_names: Iterable[str], using: str) -> None:
@@ -128,7 +127,9 @@ def is_limited(name: str, config: Mapping[str, Any], using: str) -> bool:
 
 
 def _locked(name: str, using: str) -> tuple[Queue, list[catalogue.Record]]:
-    """The queue's row, locked, and the event `queue.created` if it was not there."""
+    """The queue's row, locked, and the event `queue.created` if it was not there. Raises `InvalidRequest` for a name
+    that no queue can have."""
+    check_name(name)
     now = clock.now(using)
     defaults = {"created_at": now, "updated_at": now}
     rows = Queue.objects.using(using).select_for_update()
@@ -161,7 +162,8 @@ class Pause(NamedTuple):
 
 @retried
 def pause(name: str, *, by: str = "", reason: str = "", using: str | None = None) -> Queue:
-    """Stop delivery from a queue, which is created if need be. Pausing twice is no error, and changes nothing."""
+    """Stop delivery from a queue, which is created if need be. Pausing twice is no error, and changes nothing. Raises
+    `InvalidRequest` for a name that no queue can have."""
     return _switch(name, True, by, reason, database(using))
 
 
@@ -184,6 +186,7 @@ def why_paused(queue: Queue, *, using: str | None = None) -> Pause:
 
 
 def _switch(name: str, paused: bool, by: str, reason: str, using: str) -> Queue:
+    names_only(name)
     with atomic(using=using):
         queue, _ = _locked(name, using)
         now = clock.now(using)

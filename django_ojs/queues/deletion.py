@@ -97,6 +97,8 @@ def _check(name: str, strategy: str, target: str) -> None:
         raise fault("name", "must not be default, which always exists", name)
     if strategy == "move" and target in ("", name):
         raise fault("target_queue", "must name another queue, which takes the jobs over", target)
+    if target:
+        configuration.names_only(target, "target_queue")
 
 
 def _delete_if_empty(name: str, using: str) -> bool:

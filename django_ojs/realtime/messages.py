@@ -12,14 +12,13 @@ import enum
 import uuid
 from typing import Any
 
-from django_ojs import clock, jsontext
+from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
-from django_ojs.events import ids, log, order
+from django_ojs.events import log
 from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition
 from django_ojs.realtime.hub import SharedEvent
 from django_ojs.rules import names
-from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
 from django_ojs.rules.ids import new_id, parse_id
 from django_ojs.spellings import FILTER, MESSAGE
@@ -258,24 +257,10 @@ def _dressed(envelope: dict[str, Any], to: Subscribe) -> dict[str, Any]:
 
 
 def notice(type: str, place: LogPosition, to: Subscribe | None, **data: Any) -> str:
-    """A notice about the connection, which is no event of the log (events 1.4).
-
-    Its id is new and yet a cursor: it stands for `place`, so that a client may resume from whatever it saw last.
-    """
-    now = clock.now()
-    using = log.database()
-    is_change = place.seen == order.CHANGE
-    identity = f"{ids.PREFIX}{new_id()}"
-    if place.id:
-        identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change, notice=True)
-    shown = {key: value for key, value in data.items() if value is not None}
+    """A notice about the connection (`log.notice`), as the subscription's dialect has it."""
     if to is not None and to.dialect is MessageDialect.REALTIME:
-        shown = {"channel": to.channel, **shown}
-    time = format_instant(now)
-    envelope = {
-        "specversion": "1.0", "id": identity, "type": type, "source": log.source_of("api"), "time": time,
-        "subject": "", "datacontenttype": "application/json", "data": {**shown, "timestamp": time},
-    }  # fmt: skip
+        data = {"channel": to.channel, **data}
+    envelope = log.notice(type, place, log.database(), **data)
     return jsontext.dumps(envelope if to is None else _dressed(envelope, to))
 
 

@@ -24,7 +24,7 @@ from django_ojs.cron.schedules import aim_again
 from django_ojs.cron.schedules import next_due as next_schedule
 from django_ojs.database import atomic, database
 from django_ojs.events import order
-from django_ojs.faults import suppress_passing
+from django_ojs.faults import only_if_taken, suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.jobs import approvals, bulk, progress, replay
 from django_ojs.jobs.timers import apply_due, next_due
@@ -128,7 +128,8 @@ class Leadership(Service):
         try:
             with atomic(using=self._using):
                 Lease.objects.using(self._using).create(name=self._role, holder=self._holder, expires_at=expires_at)
-        except IntegrityError:  # another process was first
+        except IntegrityError as error:  # another process was first
+            only_if_taken(error)
             return False
         return True
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol, TypeVar
 from django.db import close_old_connections, connections
 
 from django_ojs import parts
-from django_ojs.backoff import REMIND_EVERY, Backoff
+from django_ojs.backoff import REMIND_EVERY, Backoff, SharedBackoff
 from django_ojs.database import answers
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
@@ -194,7 +194,7 @@ class Outage:
         self._lock = threading.Lock()
         self._since: float | None = None
         self._logged: float | None = None  #: when this outage was last logged
-        self._ended = float("-inf")
+        self._ended = self._well_at = float("-inf")
 
     @property
     def is_recent(self) -> bool:
@@ -205,6 +205,14 @@ class Outage:
         """Begin anew, as tests do."""
         with self._lock:
             self._since, self._logged, self._ended = None, None, float("-inf")
+
+    def contended(self, error: Exception, seconds: float) -> None:
+        """Note that an action has waited so long for other transactions. Where no other action went well meanwhile, no
+        worker can beat or report, as in an outage: another process has the lock of the SQLite file, say."""
+        if time.monotonic() - self._well_at >= LASTING:
+            self.noticed(error)
+        else:
+            _refusals.failed(f"has waited {seconds:.0f} s for other transactions", error)
 
     def noticed(self, error: Exception, after: float = 0.0) -> None:
         """Note that an action has failed so many seconds after it began."""
@@ -235,6 +243,7 @@ class Outage:
 
     def over(self, began: float) -> None:
         """End the outage: an action that began at this instant went well. One from before the outage proves nothing."""
+        self._well_at = time.monotonic()
         since = self._since
         if since is None or began < since:
             return
@@ -246,6 +255,8 @@ class Outage:
 
 
 outage = Outage()
+#: What is refused to some, or waits for others, while the database answers: of all threads and actions.
+_refusals = SharedBackoff("What is asked of the database", logger=logger, level=logging.WARNING, brief=True)
 
 
 class GaveUp(BackendUnavailable):
@@ -275,9 +286,7 @@ def persist(
     Raises:
         GaveUp: `stopping` was set before it went well.
     """
-    tries = Backoff(
-        "What is asked of the database", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, level=logging.WARNING, brief=True
-    )
+    tries = Backoff("What is asked of the database", FIRST_PAUSE, LONGEST_PAUSE)  # its pauses; others tell of it
     doubted = False
     while True:
         began = time.monotonic()
@@ -289,20 +298,19 @@ def persist(
             if not waits(error):
                 raise
             if is_contention(error):  # others are in the way, as they are now and then
-                pause = tries.failed(f"has waited {tries.lasts:.0f} s for other transactions", quiet=LASTING)
+                if tries.lasts >= LASTING:
+                    outage.contended(error, tries.lasts)
             elif is_general(error) and asks_others and answers(using, writes=True):
                 if doubted:
                     raise
                 doubted = True  # the connection may have been cut for a moment
-                pause = tries.failed(quiet=math.inf)
             elif is_general(error):
                 outage.noticed(error, after=time.monotonic() - began)
-                pause = tries.failed(quiet=math.inf)
             else:
-                pause = tries.failed("is refused")
-            if stopping.wait(pause):
+                _refusals.failed("is refused", error)
+            if stopping.wait(tries.failed(quiet=math.inf)):
                 raise GaveUp(words_of(error)) from error
         else:
             outage.over(began)
-            tries.done()
+            _refusals.worked()
             return result

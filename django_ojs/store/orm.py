@@ -35,7 +35,7 @@ from django_ojs.database import atomic
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.faults import LostRace, is_contention
+from django_ojs.faults import LostRace, is_contention, only_if_taken
 from django_ojs.models import (
     Event,
     IdempotencyKey,
@@ -369,6 +369,7 @@ class Store:
         try:
             keys.bulk_create(new)
         except IntegrityError as error:
+            only_if_taken(error)
             raise LostRace("Another transaction has just stored this idempotency key.") from error
         return found | {key.digest: None for key in new}
 

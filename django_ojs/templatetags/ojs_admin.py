@@ -6,9 +6,14 @@ library of tags, also on sites without the admin, where it cannot be imported.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import template
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.text import capfirst
 
 register = template.Library()
 
@@ -28,3 +33,17 @@ def ojs_maintenance(context: template.Context, live: object = False) -> dict[str
     from django_ojs.admin import maintenance
 
     return maintenance.banner(context["request"], live=bool(live))
+
+
+_COLUMN = re.compile(r"\bcolumn-([\w.-]+)")
+_CELL = re.compile(r'(?<=<td )class="field-([\w.-]+)')
+
+
+@register.filter
+def ojs_labelled(results: SafeString, headers: Sequence[Mapping[str, Any]]) -> SafeString:
+    """The rows of a list, each cell with the name of its column in `data-label`, where a phone shows no header."""
+    found = ((_COLUMN.search(header.get("class_attrib") or ""), header) for header in headers)
+    labels = {column[1]: escape(capfirst(header["text"])) for column, header in found if column}
+    return mark_safe(  # noqa: S308 - Django's own rows, and names that are escaped
+        _CELL.sub(lambda cell: f'data-label="{labels.get(cell[1], "")}" {cell[0]}', results)
+    )

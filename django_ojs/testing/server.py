@@ -20,6 +20,7 @@ from django.core.management.base import CommandError
 from django.db import connections
 from django.test.utils import override_settings
 
+from django_ojs import parts
 from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import testhooks
 from django_ojs.testing import database
@@ -77,7 +78,7 @@ def serve(
     """Answer HTTP and WebSockets until a signal comes, and gRPC if it has a port.
 
     `on_ready` gets the base URL and the `host:port` of gRPC ('' without) once both answer. CommandError if a package is
-    missing.
+    missing, and where a part of the process hangs (`parts`).
     """
     try:
         import uvicorn
@@ -87,11 +88,15 @@ def serve(
 
     from django_ojs.realtime.asgi import application
 
-    if grpc_port is not None and importlib.util.find_spec("grpc") is None:
-        raise CommandError("grpcio is needed: pip install 'django-ojs[grpc]'.")
+    _check_grpc(grpc_port)
+    stuck: list[str] = []
 
     class Server(uvicorn.Server):
         grpc: Any = None
+
+        async def on_tick(self, counter: int) -> bool:
+            stuck.extend(parts.stuck())
+            return await super().on_tick(counter) or bool(stuck)
 
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
@@ -130,6 +135,13 @@ def serve(
         timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     Server(config).run()
+    if stuck:
+        raise CommandError(f"The server ends: {', '.join(stuck)}.")
+
+
+def _check_grpc(port: int | None) -> None:
+    if port is not None and importlib.util.find_spec("grpc") is None:
+        raise CommandError("grpcio is needed: pip install 'django-ojs[grpc]'.")
 
 
 def _without_pool(config: dict[str, Any]) -> dict[str, Any]:

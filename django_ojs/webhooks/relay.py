@@ -5,7 +5,8 @@ schedulers at once take turns at the relay's row. A pass locks the subscriptions
 ends a delivery does; so "is an earlier one of this subject open?" has one answer for both.
 
 After a failover or a restore the place has gone back with the log, and what was sent of events that are lost cannot be
-taken back: the process that made deliveries of them notices it and logs it, and goes on with what the log has now.
+taken back. The process that made deliveries of them notices it, and one that did not learns of it from the log, which
+counts such changes: receivers are sent a `system.gap`, and then what the log has now.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError
-from django.db.models import F
-from django.db.models.functions import Length
+from django.db.models import F, QuerySet, Subquery
+from django.db.models.functions import Coalesce, Length
 
 from django_ojs import clock, jsontext, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.events import filters, ids, log, order, restored
 from django_ojs.events.order import LogPosition
+from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
-from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
+from django_ojs.models import Event, EventLog, WebhookDelivery, WebhookRelay, WebhookSubscription
 from django_ojs.models.fields import split
+from django_ojs.rules.durations import format_instant
 from django_ojs.store import store_of
 
 logger = get_logger(__name__)
@@ -37,6 +40,8 @@ MAX_LOAD = 8_000_000
 _OVERHEAD = 500
 #: Clocks of hosts may differ by so much when the place for a first subscription is sought.
 _MARGIN = dt.timedelta(minutes=1)
+#: What every receiver gets, whatever it has subscribed to, where events may be lost.
+GAP = "system.gap"
 #: A webhook about a webhook's fate would cause the next.
 _LOOPS = frozenset({"webhook.delivered", "webhook.failed", "webhook.dead"})
 
@@ -64,26 +69,32 @@ def relay(*, using: str | None = None) -> int | None:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
-    if place.event is not None and not _has_more(LogPosition(place.commit, place.event), using):
+    if place.event is not None and not _has_more(place, using):
         return 0
     with atomic(using=using):
-        row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
+        row = _rows(using).select_for_update().get(pk=1)
         if row.event is None:
             start = order.before(using, min(subscriber.since for subscriber in subscribers) - _MARGIN)
+            row.changes = row.log_changes  # nobody was told of what came before
         else:
             start = LogPosition(row.commit, row.event)
         found = list(order.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
         done = _store(found, _locked(found, using), using)
         last = order.place_of(found[done - 1]) if done else start
-        WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id)
+        WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id, changes=row.changes)
     if done:
-        _reached[tenants.scope(using)] = last
+        _reached[tenants.scope(using)] = _Reached(last, row.changes)
     return done
+
+
+class _Reached(NamedTuple):
+    place: LogPosition
+    changes: int  #: of the log's history, of which receivers had been told
 
 
 #: Up to where this process has relayed each log, with the time of the event there: another one there, or none, shows
 #: that the log's history has changed.
-_reached: dict[Hashable, LogPosition] = {}
+_reached: dict[Hashable, _Reached] = {}
 
 
 def forget() -> None:
@@ -91,35 +102,70 @@ def forget() -> None:
     _reached.clear()
 
 
-def _has_more(place: LogPosition, using: str) -> bool:
-    """Whether events come behind the stored place; where some before it are lost, it is said and put right first."""
-    reached = _reached.get(tenants.scope(using))
-    if reached is None or reached < place:  # another process has gone on
-        return order.next_id(using, place) is not None
-    if reached == place:
-        # With the event at the place, which shows that the log is the one that was relayed.
-        found = [order.place_of(event) for event in order.behind(using, place.having(order.CHANGE)).only("time")[:2]]
-        if found and found[0] == place and found[0].time == reached.time:
-            return len(found) > 1
-    _tell_what_is_lost(reached, place, using)
+def _has_more(row: Any, using: str) -> bool:
+    """Whether events come behind the stored place; where some before it may be lost, receivers are told first."""
+    place, reached = LogPosition(row.commit, row.event), _seen(row, using)
+    if row.changes == row.log_changes:
+        if reached is None:
+            return order.next_id(using, place) is not None
+        if reached == place:
+            # With the event at the place, which shows that the log is the one that was relayed.
+            events = order.behind(using, place.having(order.CHANGE)).only("time")[:2]
+            found = [order.place_of(event) for event in events]
+            if found and found[0] == place and found[0].time == reached.time:
+                return len(found) > 1
+    _tell_what_is_lost(using)
     return True
 
 
-def _tell_what_is_lost(reached: LogPosition, place: LogPosition, using: str) -> None:
+def _seen(row: Any, using: str) -> LogPosition | None:
+    """Up to where this process has relayed the log, if no other has gone on or told of a change since."""
+    reached = _reached.get(tenants.scope(using))
+    if reached is None or reached.changes != row.changes or reached.place < LogPosition(row.commit, row.event):
+        return None
+    return reached.place
+
+
+def _tell_what_is_lost(using: str) -> None:
+    order.catch_up(using, strict=False)  # by which the log itself learns of the change
+    with atomic(using=using):
+        row = _rows(using).select_for_update().get(pk=1)
+        if row.event is None:
+            return
+        place = LogPosition(row.commit, row.event)
+        behind, gap = _loss(row, using)
+        if gap is not None:
+            _send_gap(behind, gap, using)
+            place = min(place, behind)  # it may not have been restored with the log
+        changed = WebhookRelay.objects.using(using).filter(pk=1)
+        changed.update(commit=place.order, event=place.id, changes=row.log_changes)
     _reached.pop(tenants.scope(using), None)
-    found = order.is_there(using, reached)
-    if found.state != "lost" or reached.time is None:
-        return
-    if found.place < place:  # the place was not restored with the log
-        WebhookRelay.objects.using(using).filter(pk=1, commit=place.order, event=place.id).update(
-            commit=found.place.order, event=found.place.id
-        )
-    gap = log.gap_of(found, reached.id, reached.time, using) or {}
-    logger.warning(
-        "The event log has lost events that had gone to webhooks, at most %s, between %s and %s: after a failover or a"
-        " restore. Their receivers are not told. Webhooks go on with what the log has now.",
-        gap.get("estimated_missed_count"), gap.get("gap_start"), gap.get("gap_end"),
-    )  # fmt: skip
+    if gap is not None:
+        logger.warning(
+            "The event log may have lost events that had gone to webhooks, at most %s, between %s and %s: after a"
+            " failover or a restore. Their receivers are told (system.gap), and get what the log has now.",
+            gap.get("estimated_missed_count", "an unknown number"), gap["gap_start"], gap.get("gap_end", "now"),
+        )  # fmt: skip
+
+
+def _loss(row: Any, using: str) -> tuple[LogPosition, dict[str, Any] | None]:
+    """The place behind which receivers cannot be sure of what they got, and the gap; None where all of it is there."""
+    reached = _seen(row, using)
+    found = order.is_there(using, reached) if reached is not None else None
+    if reached is not None and reached.time is not None and found is not None and found.state != "pruned":
+        return found.place, log.gap_of(found, reached.id, reached.time, using)
+    if row.changes == row.log_changes:
+        return order.START, None
+    kept = order.last(using, pk=row.kept_to) or order.START
+    return kept, {"reason": "history_changed", "gap_start": format_instant(kept.time) if kept.time else None}
+
+
+def _send_gap(behind: LogPosition, gap: dict[str, Any], using: str) -> None:
+    envelope = log.notice(GAP, behind, using, **gap)
+    now, body = clock.now(using), jsontext.dumps(envelope)
+    WebhookDelivery.objects.using(using).bulk_create(
+        _delivery(subscriber.id, envelope, "", body, now) for subscriber in _subscribers(using, lock=True)
+    )
 
 
 def relayed_up_to(using: str) -> LogPosition | None:
@@ -132,14 +178,23 @@ def relayed_up_to(using: str) -> LogPosition | None:
     return LogPosition(row.commit, row.event)
 
 
-def _place(using: str) -> WebhookRelay:
-    row = WebhookRelay.objects.using(using).filter(pk=1).first()
+def _rows(using: str) -> QuerySet[Any]:
+    """The relay's row, with what the log knows of changes of its history."""
+    known = EventLog.objects.using(using).filter(pk=1)
+    return WebhookRelay.objects.using(using).annotate(
+        log_changes=Coalesce(Subquery(known.values("changes")), 0), kept_to=Subquery(known.values("kept_to"))
+    )
+
+
+def _place(using: str) -> Any:
+    row = _rows(using).filter(pk=1).first()
     if row is None:
         try:
             with atomic(using=using):
-                return WebhookRelay.objects.using(using).create(pk=1)
-        except IntegrityError:  # another scheduler was first
-            return WebhookRelay.objects.using(using).get(pk=1)
+                WebhookRelay.objects.using(using).create(pk=1)
+        except IntegrityError as error:  # another scheduler was first
+            only_if_taken(error)
+        return _rows(using).get(pk=1)
     if row.event is not None and row.commit == restored.UNKNOWN:
         found = restored.position_of(row.event, using)
         loaded = WebhookRelay.objects.using(using).filter(pk=1, commit=row.commit, event=row.event)
@@ -241,14 +296,18 @@ def _insert(pairs: Sequence[tuple[Event, _Subscriber]], using: str) -> None:
                 texts[envelope["id"]] = jsontext.dumps(envelope)
             held = key in busy
             busy.add(key)
-            rows.append(
-                WebhookDelivery(
-                    subscription_id=subscriber.id, event_id=envelope["id"], event_type=envelope["type"], subject=key[1],
-                    body=texts[envelope["id"]], held=held, next_attempt_at=None if held else now, created_at=now,
-                    max_attempts=len(ojs_settings.WEBHOOK_RETRY_DELAYS) + 1,
-                )
-            )  # fmt: skip
+            rows.append(_delivery(subscriber.id, envelope, key[1], texts[envelope["id"]], now, held=held))
     WebhookDelivery.objects.using(using).bulk_create(rows, batch_size=100)
+
+
+def _delivery(
+    subscription: uuid.UUID, envelope: dict[str, Any], subject: str, body: str, now: dt.datetime, *, held: bool = False
+) -> WebhookDelivery:
+    return WebhookDelivery(
+        subscription_id=subscription, event_id=envelope["id"], event_type=envelope["type"], subject=subject, body=body,
+        held=held, next_attempt_at=None if held else now, created_at=now,
+        max_attempts=len(ojs_settings.WEBHOOK_RETRY_DELAYS) + 1,
+    )  # fmt: skip
 
 
 def _busy(subscriptions: set[uuid.UUID], subjects: set[str], using: str) -> set[tuple[uuid.UUID, str]]:

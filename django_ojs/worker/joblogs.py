@@ -319,6 +319,8 @@ class RootHandler(logging.Handler):
         fields = None
         if len(record.__dict__) > len(_PLAIN) or not record.__dict__.keys() <= _PLAIN:
             fields = {key: value for key, value in record.__dict__.items() if key not in _PLAIN}
+        if type(record.msg) is dict and "event" in record.msg:
+            message, fields = _of_structlog(record.msg, fields or {})
         _take(context, record.created, record.levelno, name, message, fields, record.exc_info)
 
 
@@ -345,6 +347,13 @@ def _take(
         logger.error("A line of a handler could not be taken: %s", type(fault).__name__)
     finally:
         _inside.busy = False
+
+
+def _of_structlog(event: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The message and the fields of a record of structlog, which leaves it to a formatter to make a text of them."""
+    named = {key: value for key, value in extra.items() if key not in ("_logger", "_name", "_from_structlog")}
+    said = ("event", "level", "logger", "timestamp")  # the line has them already
+    return event["event"], {**named, **{key: value for key, value in event.items() if key not in said}}
 
 
 def _traceback(error: Any, limit: int) -> str:

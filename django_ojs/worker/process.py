@@ -125,6 +125,7 @@ class WorkerProcess:
                 self._supervisor.say_goodbye(
                     replace=self.lifecycle.replace, refused=self.lifecycle.refused, failed=not fine
                 )
+                self._supervisor.ask_to_stop()
         return fine
 
     def stop(self) -> None:

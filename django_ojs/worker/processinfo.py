@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.guard import get_logger
 from django_ojs.rules.ids import new_id
@@ -104,19 +105,19 @@ class HealthFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._next = 0.0
-        self._warned = False
+        self._tries = Backoff("Touching the health file", 0.5, 60.0, logger=logger, brief=True, tries=False)
 
     def touch(self) -> None:
-        """Touch it, at most twice a second. A path that cannot be written is logged once, and the worker goes on."""
+        """Touch it, at most twice a second. A path that cannot be written is logged, and the worker goes on."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + 0.5
         try:
             self._path.touch()
-        except OSError as error:
-            if not self._warned:
-                logger.error("The health file cannot be touched: %s", error)
-            self._warned = True
+        except OSError:
+            self._tries.failed()
+        else:
+            self._tries.worked()
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):

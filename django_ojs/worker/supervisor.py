@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -590,34 +590,60 @@ def restart_on_change() -> int:
 
     One that failed, as over a syntax error, is started again when a file has changed.
     """
-    # A terminal sends its Ctrl-C to the inner process as well.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signals: list[int] = []
     inner: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        for process in inner:
-            process.send_signal(number)
+        if number != signal.SIGINT:  # a terminal sends its Ctrl-C to the inner process as well
+            for process in inner:
+                process.send_signal(number)
 
     for number in obeyed(Order.STOP):
-        if number is not signal.SIGINT:
-            signal.signal(number, pass_on)
+        signal.signal(number, pass_on)
     environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
+    starts = Backoff("Starting the worker", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, level=logging.WARNING)
     while True:
         before, environment[_BEGAN] = _times(), str(time.time())
-        inner[:] = [subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)]  # noqa: S603
-        while (code := inner[0].poll()) is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                inner[0].wait(LOOK)  # so that no signal has to wait longer
+        began, code = time.monotonic(), _run_inner(environment, inner, signals, starts)
         if signals or code == 0:
             return code
-        if code != CHANGED:
-            logger.error("The worker ended with code %d; it starts again when a file has changed.", code)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            while not signals and _times() == before:
-                time.sleep(LOOK)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if code == CHANGED and time.monotonic() - began < LOOK:
+            _sleep_until(signals, starts.failed("brought a process that ended at once"))
+        if code == CHANGED:
+            continue
+        logger.error("The worker ended with code %d; it starts again when a file has changed.", code)
+        while not signals and _times() == before:
+            time.sleep(LOOK)
+
+
+def _run_inner(
+    environment: dict[str, str], inner: list[subprocess.Popen[bytes]], signals: list[int], starts: Backoff
+) -> int:
+    """Start the inner process, as often as it takes, and wait for its end: its exit code, 0 where a signal came before
+    it began."""
+    while not signals:
+        try:
+            process = subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)  # noqa: S603
+        except OSError:  # no more processes or memory
+            _sleep_until(signals, starts.failed())
+            continue
+        inner[:] = [process]
+        for number in signals:  # that came meanwhile
+            process.send_signal(number)
+        while (code := process.poll()) is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK)  # so that no signal has to wait longer
+        inner.clear()
+        return code
+    return 0
+
+
+def _sleep_until(signals: Sequence[int], seconds: float) -> None:
+    """Sleep for so long, or until a signal has come."""
+    deadline = time.monotonic() + seconds
+    while not signals and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, LOOK))
 
 
 def _times() -> dict[Path, float]:

@@ -15,6 +15,7 @@ from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.events import log
+from django_ojs.faults import only_if_taken
 from django_ojs.hooks import replaceable
 from django_ojs.jobs.cancel import cancel as cancel_jobs
 from django_ojs.jobs.retry import retry as retry_jobs
@@ -81,6 +82,7 @@ def _store(
             with atomic(using=using):
                 flow.row.save(using=using, force_insert=True)
         except IntegrityError as error:
+            only_if_taken(error)
             details = {"workflow_id": flow.shape.public_id, "field": "id"}
             text = phrase("A workflow with the id '%(id)s' exists already.", id=flow.shape.public_id)
             raise Duplicate(text, details=details) from error

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import io
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 
 from django_ojs import JobContext, JobHandle, emit_event, get_job, job
-from django_ojs.models import AuditEntry, JobStep
+from django_ojs.jobs import joblog
+from django_ojs.models import AuditEntry, DurableEvent, JobLog, JobStep
 from django_ojs.registry import registry
 from django_ojs.testing import WorkerJobs
 from tests.admin.conftest import pushed, url
@@ -177,3 +180,84 @@ def test_what_a_job_waits_for_stands_where_its_next_attempt_would(admin_client: 
     listed = admin_client.get(url("job") + "?state=retryable").content.decode()
     assert "when an event comes" in listed
     assert "9999" not in listed
+
+
+def give(client: Client, handle: JobHandle, payload: str, step: str = "$event-1") -> str:
+    answer = client.post(url("job", "give", handle.id) + f"?step={step}", {"payload": payload}, follow=True)
+    return html.unescape(answer.content.decode())
+
+
+def test_a_waiting_job_gets_its_event_by_hand(admin_client: Client, waiting: JobHandle, ojs_worker: WorkerJobs) -> None:
+    [address] = re.findall(r'href="([^"]+/give/[^"]+)"', page(admin_client, waiting))
+    assert "parcel.arrived 7" in html.unescape(admin_client.get(address).content.decode())
+    assert "cannot be read as JSON" in give(admin_client, waiting, '{"place": ')
+    assert not DurableEvent.objects.exists()
+    assert "1 job has got the event" in give(admin_client, waiting, '{"place": "shed", "weight": 1.50}')
+    assert get_job(waiting.id).state == "available"
+    [entry] = AuditEntry.objects.filter(action="durable_event.emit")
+    assert (entry.target, entry.door, entry.actor) == ("parcel.arrived 7", "admin", "user:admin")
+    assert entry.detail == {"is_new": True, "jobs": 1, "job_id": str(waiting.id), "step": "$event-1"}
+    assert JobStep.objects.get(name="$event-1").result == {"place": "shed", "weight": 1.5}
+    assert not emit_event("parcel.arrived", 7, "the real one").is_new
+    ojs_worker.drain()
+    assert "/give/" not in page(admin_client, waiting)
+
+
+def test_who_gives_an_event_that_has_come_is_told_so(admin_client: Client, waiting: JobHandle) -> None:
+    emit_event("parcel.arrived", 7, "the real one")
+    assert "had come at" in give(admin_client, waiting, '"mine"')
+    assert DurableEvent.objects.get().payload == JobStep.objects.get(name="$event-1").result == "the real one"
+
+
+def test_no_event_is_given_to_who_does_not_wait(
+    admin_client: Client, waiting: JobHandle, operator: Callable[..., Client]
+) -> None:
+    assert "waits for no event" in give(admin_client, waiting, "1", step="charge")
+    looker = operator("view_job")
+    assert looker.post(url("job", "give", waiting.id) + "?step=$event-1").status_code == 403
+    assert "/give/" not in page(looker, waiting)
+    waiting.cancel()
+    assert "does not wait in its step" in give(admin_client, waiting, "1")
+    assert not DurableEvent.objects.exists()
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("door", ["command", "python"])
+def test_a_job_begins_again_at_a_step_from_other_doors(door: str, failed: JobHandle, ojs_worker: WorkerJobs) -> None:
+    CALLED.clear()
+    if door == "python":
+        failed.retry(from_step="charge")
+    else:
+        call_command("ojs_jobs", "retry", str(failed.id), "--from-step", "charge", "--yes", stdout=io.StringIO())
+        [entry] = AuditEntry.objects.filter(action="job.retry")
+        assert (entry.target, entry.detail["from_step"]) == (str(failed.id), "charge")
+        with pytest.raises(CommandError, match="takes the ids"):
+            call_command("ojs_jobs", "retry", "--all", "--from-step", "charge", "--yes")
+    ojs_worker.drain()
+    assert CALLED == ["charge"]
+
+
+def test_the_log_is_a_row_of_ticks_on_the_axis_of_the_attempts(admin_client: Client, ojs_worker: WorkerJobs) -> None:
+    """However many lines there are: the database counts them."""
+    handle = declared().enqueue(8)
+    ojs_worker.drain()
+    (attempt,) = handle.attempts()
+    assert attempt.ended_at is not None
+    half = attempt.started_at + (attempt.ended_at - attempt.started_at) / 2
+    lines = [(attempt.started_at, 20), *[(half, 10)] * 5000, (half, 40), (attempt.ended_at, 30)]
+    JobLog.objects.all().delete()
+    JobLog.objects.bulk_create(
+        JobLog(
+            job_id=handle.id, attempt=1, started_at=attempt.started_at, sequence=number, time=time, level=level,
+            message="m",
+        )
+        for number, (time, level) in enumerate(lines)
+    )  # fmt: skip
+    found = joblog.buckets(handle.id, attempt.started_at, attempt.ended_at, 10)
+    assert sum(one.lines for one in found) == 5003
+    assert [one.level for one in found] == [20, 40, 30]
+    assert (found[0].place, found[-1].place) == (0, 9)
+    ticks = admin_client.get(url("job", "change", handle.id)).context["log_ticks"]
+    assert ticks["text"] == "5,003 lines, up to the level error"
+    drawn = ticks["bar"]
+    assert [drawn.count(f"ojs-fill-{colour}") for colour in ("run", "bad", "wait", "backoff")] == [1, 1, 1, 0]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
 import pytest
+from django import forms
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import connections, transaction
 
-from django_ojs import JobContext, job
+from django_ojs import JobContext, delete_schedule, job, register_schedule, validate_cron
 from django_ojs.access import Limits
 from django_ojs.checks import check_schedules
+from django_ojs.client.definition import JobDefinition
 from django_ojs.client.sync import NotSynchronised, out_of_date, sync
-from django_ojs.cron import schedules
+from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick
+from django_ojs.errors import InvalidRequest
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import CronSchedule, Job
 from django_ojs.registry import Registry, registry
@@ -449,3 +453,48 @@ def test_two_schedulers_at_once_make_each_schedule_once(handlers: Registry) -> N
     assert faults == []
     assert CronSchedule.objects.count() == 20
     assert out_of_date() == []
+
+
+@pytest.fixture
+def make(handlers: Registry) -> JobDefinition[..., ..., str]:
+    @job("report.make", queue="reports", retry={"max_attempts": 5})
+    def make(kind: str, pages: int = 1) -> str:
+        return kind
+
+    return make
+
+
+@pytest.mark.django_db
+def test_code_makes_changes_and_deletes_schedules_while_the_site_runs(make: Any) -> None:
+    """The jobs have the options of the handler, no sync touches the schedule, and it goes with its transaction."""
+    register_schedule("sync-17", make.s("daily", pages=2), cron="*/15 * * * *", description="of Ann")
+    row = register_schedule("sync-17", make.options(priority=7).s("weekly"), cron="0 9 * * *", timezone="Europe/Paris")
+    assert (row.expression, row.timezone, row.queue, row.source) == ("0 9 * * *", "Europe/Paris", "reports", "api")
+    sync()
+    runs.trigger("sync-17")
+    made = Job.objects.get()
+    assert (made.args, made.queue, made.priority, made.max_attempts) == (["weekly"], "reports", 7, 5)
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        assert delete_schedule("sync-17")
+        raise ZeroDivisionError
+    assert CronSchedule.objects.exists()
+    assert (delete_schedule("sync-17"), delete_schedule("sync-17")) == (True, False)
+
+
+@pytest.mark.django_db
+def test_a_schedule_that_cannot_be_is_refused_with_what_to_write(make: Any) -> None:
+    for complaint, name, cron in (
+        ("name: must be", "User sync: 17", "@daily"),
+        ("cron: has the hour '25'", "sync", "0 25 * * *"),
+    ):
+        with pytest.raises(InvalidRequest, match=complaint):
+            register_schedule(name, make.s("daily"), cron=cron)
+    with pytest.raises(TypeError, match=r"pass handler\.s\(\.\.\.\)"):
+        register_schedule("sync", make, cron="@daily")
+    assert not CronSchedule.objects.exists()
+
+
+def test_a_field_can_refuse_what_is_no_cron_expression() -> None:
+    assert forms.CharField(validators=[validate_cron]).clean("*/15 * * * *") == "*/15 * * * *"
+    with pytest.raises(forms.ValidationError, match=r"0 25 \* \* \* has the hour '25', which must be 0 to 23\."):
+        forms.CharField(validators=[validate_cron]).clean("0 25 * * *")

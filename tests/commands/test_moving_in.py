@@ -25,6 +25,7 @@ TREES = {
             "shop/settings.py": """\
                 CELERY_TASK_ALWAYS_EAGER: bool = True
                 CELERY_ENABLE_UTC = True
+                CELERY_REDIS_MAX_CONNECTIONS = 10
                 INSTALLED_APPS = ["django.contrib.admin", "django_celery_beat"]
             """,
             "shop/tasks.py": """\
@@ -40,6 +41,10 @@ TREES = {
                 def later(orders):
                     return chord([pay.s(one) for one in orders], mail.si("boss"))()
             """,
+            "shop/tests.py": """\
+                from unittest.mock import patch
+                with patch("shop.tasks.pay.delay"), patch("shop.tasks.chord"), patch("shop.other.delay"): ...
+            """,
             "shop/views.py": """\
                 from shop import tasks
                 from shop.tasks import pay
@@ -53,10 +58,14 @@ TREES = {
             ("shop/celery.py:3", "Celery", "nothing: the site's own database"),
             ("shop/celery.py:4", ".beat_schedule", '@job("order.pay", cron="0 9 * * *")'),
             ("shop/celery.py:4", "crontab", 'cron="0 9 * * *"'),
-            ("shop/celery.py:5", "app.conf.timezone", ""),
+            ("shop/celery.py:5", "app.conf.timezone", "timezone= of a schedule"),
             ("shop/settings.py:1", "CELERY_TASK_ALWAYS_EAGER", "the fixture ojs_inline"),
-            ("shop/settings.py:2", "CELERY_ENABLE_UTC", ""),
-            ("shop/settings.py:3", '"django_celery_beat"', "nothing: remove the app when its last job has run"),
+            ("shop/settings.py:2", "CELERY_ENABLE_UTC", "nothing: it is always so, or not needed"),
+            ("shop/settings.py:3", "CELERY_REDIS_MAX_CONNECTIONS", "nothing: the site's own database"),
+            (
+                "shop/settings.py:4", '"django_celery_beat"',
+                "nothing: remove the app when no job and no migration needs it",
+            ),
             ("shop/tasks.py:2", "celery.contrib.abortable.AbortableTask", ""),
             ("shop/tasks.py:4", "@task", '@job("order.pay")'),
             ("shop/tasks.py:4", "autoretry_for=", "retry={…}"),
@@ -69,6 +78,8 @@ TREES = {
             ("shop/tasks.py:11", ".s", "pay.s(17)"),
             ("shop/tasks.py:11", ".si", "pay.s(17)"),
             ("shop/tasks.py:11", "chord", "group(…), batch(…, on_success=…)"),
+            ("shop/tests.py:2", '"shop.tasks.chord"', "group(…), batch(…, on_success=…)"),
+            ("shop/tests.py:2", '"shop.tasks.pay.delay"', "pay.enqueue(17)"),
             ("shop/views.py:4", ".delay", "pay.enqueue(17)"),
             ("shop/views.py:5", ".apply_async", "pay.options(…).enqueue(17)"),
             ("shop/views.py:5", "countdown=", "delay="),
@@ -207,7 +218,7 @@ TREES = {
             ("views.py:2", "django_q.humanhash.uuid", ""),
             ("views.py:3", "async_task", "pay.enqueue(17)"),
             ("views.py:3", "hook=", "chain(a.s(), b.s()).enqueue()"),
-            ("views.py:4", "schedule", '@job("order.pay", cron="0 9 * * *")'),
+            ("views.py:4", "schedule", 'register_schedule("pay-17", pay.s(17), cron=…), while the site runs'),
             ("views.py:5", "Q_CLUSTER", "nothing: the site's own database"),
         ],
     ),

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import http.server
+import io
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from ojs_conformance.running import needs_worker
 from ojs_conformance.suite import Target, run_case, run_report, run_suite, waiting_time
 from ojs_conformance.values import MISSING, Clock, equal
 from ojs_conformance.workers import command_worker
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = Path(os.environ.get("OJS_CONFORMANCE_DIR") or ROOT.parent / "shared" / "conformance")
@@ -891,6 +894,46 @@ def test_cases_are_spread_over_the_targets_each_with_one_case_at_a_time() -> Non
     assert [result.case.file for result in results] == ["0.json", "1.json", "2.json", "3.json"]
     assert {result.outcome for result in results} == {"passed"}
     assert len(one.requests) == len(two.requests) == 2
+
+
+def test_what_ends_a_thread_or_shows_no_result_leaves_no_case_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(target: Target) -> Any:
+        raise SystemExit(3)
+
+    def show(result: Result) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Target, "client", broken)
+    some = [numbered("L0-001"), numbered("L0-002", requires=["L0-001"]), numbered("L0-003")]
+    results = run_suite(some, [Target("http://one"), Target("http://two")], on_result=show)
+    found = {result.case.test_id: (result.outcome, "the runner broke" in result.reason) for result in results}
+    assert found == {"L0-001": ("failed", True), "L0-002": ("skipped", False), "L0-003": ("failed", True)}
+
+
+def test_a_run_whose_output_is_closed_goes_on_and_writes_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, report, closed = tmp_path / "suite", tmp_path / "report.json", io.StringIO()
+    suite.mkdir()
+    (suite / "one.json").write_text(json.dumps(numbered("L0-001").raw))
+    closed.close()
+    with Server(right_or_wrong) as server:
+        monkeypatch.setattr("sys.stdout", closed)
+        assert main(["--suites", str(suite), "--target", server.url, "--report", str(report)]) == 0
+    assert json.loads(report.read_text())
+
+
+def test_a_server_that_writes_much_is_not_stopped_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    servers = pytest.importorskip("ojs_conformance.djangoapp.servers")
+    done = tmp_path / "done"
+    much = (
+        "import sys, pathlib; sys.stderr.write('database x\\n' + 'e' * 1000000); print('ready http://x', flush=True);"
+        f"sys.stdout.write('o' * 1000000); sys.stdout.flush(); pathlib.Path({str(done)!r}).touch(); input()"
+    )
+    monkeypatch.setattr(servers, "_command", lambda *arguments: [sys.executable, "-c", much])
+    with servers._server("spec", "") as server:
+        assert servers._target(server).url == "http://x"
+        eventually(done.exists)
 
 
 def test_the_longest_cases_are_started_first() -> None:

@@ -153,6 +153,20 @@ def looked_at(page: Any, name: str) -> list[str]:
     return found
 
 
+def test_no_list_has_to_be_panned(full: None, admin_client: Client, open_page: Any) -> None:
+    """Neither on a phone nor beside the navigation and the filters of a small screen."""
+    found = []
+    for path in pages(admin_client):
+        page = open_page(path)
+        for width in (390, 1300):
+            page.set_viewport_size({"width": width, "height": 844})
+            wide = page.evaluate("Math.max(0, ...[...document.querySelectorAll('#changelist .results')]"
+                                 ".map(list => list.scrollWidth - list.clientWidth))")  # fmt: skip
+            if wide:
+                found.append(f"{path} is {wide} too wide at {width}")
+    assert found == []
+
+
 def test_axe_finds_nothing_serious_on_any_page(full: None, admin_client: Client, open_page: Any) -> None:
     found: list[str] = []
     for path in pages(admin_client):

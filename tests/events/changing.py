@@ -47,6 +47,21 @@ class Copy:
             enqueue(*new)
 
 
+class LostPasses:
+    """The passes from now on, which `happen` takes back: a failover, to a standby that has got all but these."""
+
+    def __init__(self) -> None:
+        order.catch_up("default")
+        self._commits = set(EventCommit.objects.values_list("pk", flat=True))
+        self._stamped = set(Event.objects.filter(seq__isnull=False).values_list("pk", flat=True))
+        self._log: dict[str, Any] = EventLog.objects.filter(pk=1).values("last_seq", "snapshot").get()
+
+    def happen(self) -> None:
+        EventCommit.objects.exclude(pk__in=self._commits)._raw_delete("default")
+        Event.objects.exclude(pk__in=self._stamped).update(seq=None)
+        EventLog.objects.filter(pk=1).update(**self._log, run="another@1")
+
+
 def _count_on(table: str, column: str, last: int) -> None:
     with connection.cursor() as cursor:
         match connection.vendor:

@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.test import Client
 
 from django_ojs import clock
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
 from django_ojs.events.log import EventPage
-from django_ojs.models import Event, EventLog
+from django_ojs.models import Event, EventLog, MetricSeries
 from django_ojs.parts import LastingTask, PartEvent
 from django_ojs.realtime import hub as hubs
 from django_ojs.realtime import messages
 from django_ojs.realtime.hub import Hub
-from tests.events.changing import Copy, enqueue
-from tests.operations.test_event_order import HeldOrder
+from django_ojs.statistics import eventcounts
+from tests.events.changing import Copy, LostPasses, enqueue
+from tests.operations.test_event_order import HeldOrder, OpenTransaction
 from tests.realtime.conftest import names, nothing_more, take
 from tests.realtime.listening import listen
 from tests.realtime.sockets import connected
@@ -174,6 +175,62 @@ class TestACursor:
         assert (found["gap"]["reason"], found["gap"]["estimated_missed_count"]) == ("history_changed", 1)
 
 
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: there are no passes")
+class TestATransactionThatIsSlowerThanALostPass:
+    """It is open during the pass, and what it has written is kept: readers have seen events behind its own."""
+
+    def lose_a_pass(self) -> tuple[str, str]:
+        """The cursors of a reader of before, and of what it has seen last that another has put in order."""
+        written("a.kept")
+        kept = log.read().cursor
+        lost = LostPasses()
+        slow = OpenTransaction("a.slow")
+        clock.advance(seconds=1)
+        enqueue("a.quick")
+        cursor = log.read(after=kept).cursor
+        slow.commit()
+        lost.happen()
+        assert kept
+        assert cursor
+        return kept, cursor
+
+    def test_a_reader_of_what_came_behind_it_gets_it_and_is_told(self) -> None:
+        kept, cursor = self.lose_a_pass()
+        page = log.read(after=cursor)
+        assert types_of(page) == ["a.slow", "a.quick"]
+        assert page.gap is not None
+        assert page.gap["reason"] == "history_changed"
+        again = log.read(after=kept)
+        assert (again.events, again.gap) == (page.events, None)
+        assert types_of(log.read()) == ["a.kept", "a.slow", "a.quick"]
+        first = log.read(after=kept, limit=1)
+        assert types_of(log.read(after=first.cursor)) == ["a.quick"]
+
+    def test_of_a_host_whose_clock_is_behind(self, frozen_clock: Any) -> None:
+        _, cursor = self.lose_a_pass()
+        frozen_clock.advance(seconds=-30)
+        enqueue("a.new")
+        assert types_of(log.read(after=cursor)) == ["a.slow", "a.quick", "a.new"]
+
+    def test_a_server_that_only_began_again_loses_nothing_and_tells_nobody(self) -> None:
+        written("a.kept")
+        log.read()
+        run = EventLog.objects.get().run
+        EventLog.objects.update(run=f"{run.partition('@')[0]}@1")
+        enqueue("a.new")
+        page = log.read()
+        assert (types_of(page), page.gap, EventLog.objects.get().changes) == (["a.kept", "a.new"], None, 0)
+        assert log.read(after=page.cursor) == EventPage([], page.cursor, False)
+
+    def test_metrics_count_each_event_once(self) -> None:
+        written("a.kept")
+        eventcounts.catch_up("default")
+        self.lose_a_pass()
+        log.read()
+        eventcounts.catch_up("default")
+        assert sum(MetricSeries.objects.filter(event="job.enqueued").values_list("count", flat=True)) == 4
+
+
 def do(call: Any, *args: Any) -> Any:
     return sync_to_async(call)(*args)
 
@@ -182,6 +239,14 @@ def do(call: Any, *args: Any) -> Any:
 async def closing(new_log: None, transactional_db: None) -> Any:
     yield
     await sync_to_async(connections.close_all)()
+
+
+def lost_with(slow: OpenTransaction, lost: LostPasses) -> None:
+    """The transaction ends and the passes are lost, in one moment for the hub."""
+    with transaction.atomic():
+        EventLog.objects.select_for_update().get(pk=1)
+        slow.commit()
+        lost.happen()
 
 
 @pytest.mark.usefixtures("closing")
@@ -203,6 +268,18 @@ class TestAListener:
                 await nothing_more(each)
             await do(enqueue, "a.live")
             assert names(await take(stream, 1)) == ["a.live"]
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: there are no passes")
+    async def test_gets_what_a_transaction_wrote_that_was_slower_than_a_lost_pass(self) -> None:
+        await do(written, "a.kept")
+        async with Hub.current().subscribe(Filter()) as stream:
+            await nothing_more(stream)
+            lost, slow = await do(LostPasses), await do(OpenTransaction, "a.slow")
+            await do(written, "a.quick")
+            assert names(await take(stream, 1)) == ["a.quick"]
+            await do(lost_with, slow, lost)
+            assert names(await take(stream, 3)) == ["gap", "a.slow", "a.quick"]
+            await nothing_more(stream)
 
     async def test_that_is_slow_is_told_once_and_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hubs, "PAGE", 2)

@@ -16,10 +16,11 @@ from tests.waiting import eventually
 
 pytest.importorskip("grpc")
 
+import grpc
 from django.db import OperationalError, connections
 from django.test import Client
 
-from django_ojs import clock, keys
+from django_ojs import clock, hooks, keys
 from django_ojs.grpc import jobstream, messages
 from django_ojs.jobs import timers
 from django_ojs.jobs.finish import requeue
@@ -377,3 +378,31 @@ def test_a_storm_of_workers_that_come_and_go(served: Served) -> None:
 def _streams_of(worker_id: str) -> bool:
     streams = jobstream._streams
     return streams is not None and streams.knows([worker_id])
+
+
+def test_a_process_without_threads_leaves_none_of_a_stream_behind(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last stream ends, and no thread can be started in which to wait for those that claim."""
+
+    async def cannot(*args: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stream = listen(served)
+    streams = jobstream._streams
+    assert streams is not None
+    monkeypatch.setattr(jobstream.asyncio, "to_thread", cannot)
+    stream.leave()
+    eventually(lambda: jobstream._streams is None)
+    eventually(lambda: not (streams._claimer._thread.is_alive() or streams._asker._thread.is_alive()))
+    assert streams._ear not in hooks.event_listeners
+
+
+def test_a_stream_that_finds_no_thread_is_told_to_come_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*args: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(jobstream.JobStreams, "start", cannot)
+    failure = refused(served, "StreamJobs", {"queues": ["default"], "worker_id": "w1"})
+    assert failure.code is grpc.StatusCode.UNAVAILABLE
+    assert (jobstream._streams, jobstream._users) == (None, 0)

@@ -86,8 +86,9 @@ class Reader:
         """Run the blocks that move what waits in another queue."""
         moves = [text for _, marks, text in _fences(page) if marks.strip() == "move"]
         assert moves
+        names = dict(self.names)
         for text in moves:
-            exec(compile(text, page, "exec"), dict(self.names))
+            exec(compile(text, page, "exec"), names)
 
     def module(self, name: str, text: str) -> types.ModuleType:
         """`shop/jobs.py` can be imported from now on as `shop.jobs`."""

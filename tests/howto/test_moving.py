@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs.models import Job
+from django_ojs.models import CronSchedule, Job
 from tests.howto.pages import Reader
 from tests.howto.test_pages import PAYMENTS
 from tests.tasks.api import task
@@ -29,8 +29,16 @@ class Rows(list[Any]):
         self._source = self if source is None else source
 
     def filter(self, **wanted: Any) -> Rows:
-        found = [row for row in self if all(getattr(row, name) == value for name, value in wanted.items())]
+        def fits(row: Any, name: str, value: Any) -> bool:
+            is_in = name.endswith("__in")
+            found = getattr(row, name.removesuffix("__in"))
+            return bool(found in value if is_in else found == value)
+
+        found = [row for row in self if all(fits(row, name, value) for name, value in wanted.items())]
         return Rows(*found, source=self._source)
+
+    def select_related(self, *names: str) -> Rows:
+        return self.filter()
 
     def all(self) -> Rows:
         return self.filter()
@@ -92,26 +100,44 @@ def test_celery(page: Reader) -> None:
     scheduled = {"celery@one": [waits("shop.tasks.pay", "a"), waits("shop.tasks.other", "b")], "celery@two": []}
     control = SimpleNamespace(inspect=lambda: SimpleNamespace(scheduled=lambda: scheduled), revoke=revoked.append)
     read(page, "celery")
-    page.install({"celery": {"current_app": SimpleNamespace(control=control)}})
+    plan = {"enabled": True, "args": "[17]", "kwargs": '{"cents": 990}', "description": "", "interval": None}
+    daily = SimpleNamespace(
+        minute="0", hour="7", day_of_month="*", month_of_year="*", day_of_week="*", timezone="Europe/Paris"
+    )
+    plans = rows(
+        {**plan, "name": "Pay: daily", "task": "shop.tasks.pay", "crontab": daily},
+        {**plan, "name": "other", "task": "shop.tasks.other", "crontab": daily},
+    )
+    beat = {"PeriodicTask": SimpleNamespace(objects=plans)}
+    page.install({
+        "celery": {"current_app": SimpleNamespace(control=control)}, "django_celery_beat": {},
+        "django_celery_beat.models": beat,
+    })  # fmt: skip
     page.move("coming-from/celery")
     assert (moved(), revoked) == ([LATER], ["a"])
+    made = CronSchedule.objects.filter(name="pay-daily").values_list("expression", "timezone").get()
+    assert made == ("0 7 * * *", "Europe/Paris")
+    assert [one.name for one in plans] == ["other"]
 
 
 def test_django_q2(page: Reader) -> None:
     once = {"schedule_type": "O", "next_run": AT}
     schedules = rows(
-        {"func": "shop.tasks.pay", "args": "(17, 990)", **once}, {"func": "shop.tasks.other", "args": "(1,)", **once}
-    )
+        {"func": "shop.tasks.pay", "args": "(17, 990)", **once}, {"func": "shop.tasks.other", "args": "(1,)", **once},
+        {"func": "shop.tasks.pay", "args": "(17, 990)", "schedule_type": "C", "cron": "0 7 * * *"},
+    )  # fmt: skip
     queued = rows(
         {"func": lambda: "shop.tasks.pay", "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
         {"func": lambda: "shop.tasks.other", "args": lambda: (), "kwargs": dict},
     )
     read(page, "django-q2")
-    names = {"Schedule": SimpleNamespace(ONCE="O", objects=schedules), "OrmQ": SimpleNamespace(objects=queued)}
+    kinds = SimpleNamespace(ONCE="O", CRON="C", MINUTES="I", objects=schedules)
+    names = {"Schedule": kinds, "OrmQ": SimpleNamespace(objects=queued)}
     page.install({"django_q": {}, "django_q.models": names})
     page.move("coming-from/django-q2")
     assert moved() == [LATER, PAID]
     assert (len(schedules), len(queued)) == (1, 1)
+    assert CronSchedule.objects.get(name="pay-3").expression == "0 7 * * *"
 
 
 def test_huey(page: Reader) -> None:

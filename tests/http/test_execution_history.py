@@ -7,20 +7,21 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.db import connection, transaction
 from django.test import Client
 
 from django_ojs import clock, jsontext, retention
 from django_ojs.events import history as names
 from django_ojs.events import log
 from django_ojs.http import manifest
+from django_ojs.jobs import bulk, lineage
 from django_ojs.jobs import history as erasing
-from django_ojs.jobs import lineage
 from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.retry import retry_one
-from django_ojs.models import AuditEntry, Event, Job
+from django_ojs.models import AuditEntry, BulkAction, Event, Job
 from django_ojs.rules.ids import new_job_id
 from django_ojs.statistics import happenings
 from tests.http.conftest import Api, error_of
@@ -422,14 +423,70 @@ class TestWholeHistory:
         entry = AuditEntry.objects.latest("pk")
         assert (entry.action, entry.detail["events_deleted"]) == ("history.purge", 4)
 
-    def test_a_call_erases_so_much_and_says_what_is_left(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        pks = [str(pushed()) for _ in range(5)]
-        monkeypatch.setattr(erasing, "MOST_EVENTS", 3)
+    def test_erasing_much_goes_on_in_the_background(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, frozen_clock: Any
+    ) -> None:
+        """In batches, each with its audit entry; asked for twice it is one; what is new stays."""
+        for _ in range(5):
+            completed(pushed())
+        pushed(queue="elsewhere")
+        monkeypatch.setattr(bulk, "MOST_EVENTS", 4)
         monkeypatch.setattr(erasing, "BATCH", 2)
-        body = api.delete("/history?before=2999-01-01T00:00:00Z").json()
-        assert body == {"purged": False, "events_purged": 3, "async": False, "estimated_events": 2}
-        assert [event["job_id"] for event in api.get("/history").json()["events"]] == pks[:2:-1]
-        assert api.delete("/history?before=2999-01-01T00:00:00Z").json()["purged"] is True
+        monkeypatch.setattr(erasing, "STRETCH", 5)
+        asked = "/history?before=2999-01-01T00:00:00Z&queues=default&event_types=job.created,job.attempt_*"
+        body = api.delete(asked).json()
+        address = body.pop("status_url")
+        assert body == {"purged": False, "events_purged": 0, "async": True, "estimated_events": 15}
+        assert api.delete(asked).json()["status_url"] == address
+        kept = str(pushed())
+        action = BulkAction.objects.get()
+        assert address.endswith(f"/bulk-actions/{action.pk}")
+        assert bulk.advance_action()
+        told = api.get(address.partition("/ojs/v1")[2]).json()
+        assert (told["action"], told["state"], told["succeeded"], told["filter"]) == (
+            "purge_history", "running", 2,
+            {"before": "2999-01-01T00:00:00.000Z", "queues": ["default"],
+             "event_types": ["job.created", "job.attempt_*"]},
+        )  # fmt: skip
+        while bulk.advance_action():
+            pass
+        action.refresh_from_db()
+        assert (action.state, action.succeeded) == ("completed", 15)
+        left = api.get("/history").json()["events"]
+        assert [(event["queue"] if "queue" in event else event["data"]["queue"]) for event in left] == [
+            "default", "elsewhere",
+        ]  # fmt: skip
+        assert left[0]["job_id"] == kept
+        entries = AuditEntry.objects.filter(action="history.purge").order_by("pk")
+        assert sum(entry.detail.get("events_deleted", 0) for entry in entries) == 15
+        assert api.delete(asked).json() == {
+            "purged": True, "events_purged": 1, "async": False, "estimated_events": 0,
+        }  # fmt: skip
+
+    def test_others_write_between_two_batches_and_a_killed_call_is_done_again(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for _ in range(5):
+            pushed()
+        monkeypatch.setattr(erasing, "BATCH", 2)
+        emptied, came = erasing.emptied, []
+
+        def emptying(ids: Any, using: str) -> int:
+            assert connection.in_atomic_block
+            assert len(ids) <= 2
+            if len(came) == 2:
+                raise ZeroDivisionError
+            done = emptied(ids, using)
+            transaction.on_commit(lambda: came.append(pushed()))
+            return done
+
+        monkeypatch.setattr(erasing, "emptied", emptying)
+        assert api.delete("/history?before=2999-01-01T00:00:00Z").status_code == 500
+        assert len(came) == 2, "between two batches others write"
+        monkeypatch.setattr(erasing, "emptied", emptied)
+        told = sum(entry.detail["events_deleted"] for entry in AuditEntry.objects.filter(action="history.purge"))
+        assert told == Event.objects.filter(type=erasing.ERASED).count() == 4
+        assert api.delete("/history?before=2999-01-01T00:00:00Z").json()["events_purged"] == 3
 
     def test_a_limited_key_reaches_its_own(self, with_key: Any) -> None:
         mine, foreign = pushed(), pushed(queue="other")

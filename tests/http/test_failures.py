@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
-from django.db import DataError, InterfaceError, OperationalError, connection
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError, connection
 from django.db.utils import ConnectionHandler
 from django.http import Http404
 from rest_framework import exceptions as drf
 
 from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import jobs, probes
+from django_ojs.jobs import decisions, newrows
+from django_ojs.models import Job
+from django_ojs.store import store_of
 from tests import refusing
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
@@ -311,3 +314,18 @@ def test_of_several_hosts_the_one_that_answers_is_taken() -> None:
         cursor.execute("SELECT current_database()")
         assert cursor.fetchone() == (here["NAME"],)
     found.close()
+
+
+@pytest.mark.parametrize("body", [{}, {"unique": {"keys": ["type"]}}], ids=["plain", "unique"])
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch"])
+def test_an_insert_that_another_constraint_refuses_is_not_told_as_an_id_that_is_taken(
+    api: Api, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """As of a column that a newer release has added. What is there is still told."""
+    refuse = breaking(IntegrityError("NOT NULL constraint failed"))
+    monkeypatch.setattr(newrows, "insert", refuse)
+    monkeypatch.setattr(decisions, "insert", refuse)
+    monkeypatch.setattr(type(store_of("default")), "push_if_free", refuse)
+    job = {"id": UNKNOWN, "type": "a.b", "args": [], **body}
+    error_of(api.post(path, {"jobs": [job]} if path == "/jobs/batch" else job), 500, "backend_error")
+    assert not Job.objects.exists()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from django_ojs import clock, jsontext, middleware, states
 from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, MiddlewareRejected, NotFound
@@ -136,8 +136,8 @@ def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
     spec = envelope.parse({"type": "a.b", "args": []}, now=clock.now())
     with transaction.atomic():
         transaction.set_rollback(True)
-        error = duplicate_of_id([Candidate(None, spec)], "default")
-    assert error.details == {"job_id": str(spec.id), "existing_job_id": str(spec.id)}
+        with pytest.raises(IntegrityError, match="in the way"):
+            duplicate_of_id(IntegrityError("in the way"), [Candidate(None, spec)], "default")
 
 
 def test_an_unknown_queue_gives_no_defaults_and_the_cache_does_not_grow_for_ever() -> None:

@@ -22,6 +22,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventCommit, EventLog, Queue
 from django_ojs.retention import prune
 from django_ojs.statistics import eventcounts
+from tests.waiting import eventually
 
 
 def types_of(page: log.EventPage) -> list[str]:
@@ -117,6 +118,37 @@ class TestOvertaking:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(run, range(8)))
         assert types_of(log.read()) == [f"a.n{i}" for i in range(20)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_log_that_another_transaction_begins_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("One transaction writes at a time, so the caller's makes the row itself.")
+    EventLog.objects.all().delete()
+    made, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                EventLog.objects.create(pk=1, salt="0" * 32)
+                made.set()
+                go_on.wait(60)
+                transaction.set_rollback(True)
+        finally:
+            connections.close_all()
+
+    monkeypatch.setattr(ids, "PATIENCE", 0.05)
+    other = threading.Thread(target=hold)
+    other.start()
+    try:
+        assert made.wait(60)
+        with transaction.atomic(), pytest.raises(HeldByAnother):
+            ids.log_row("default")
+    finally:
+        go_on.set()
+        other.join()
+    eventually(lambda: not any(thread.name.startswith("ojs-log-row") for thread in threading.enumerate()))
+    assert EventLog.objects.get().pk == 1
 
 
 def restored_elsewhere(snapshot: str = "") -> None:
@@ -229,8 +261,11 @@ class TestAMoveToAnotherCluster:
         enqueue("a.first")
         cursor = log.read().cursor
         enqueue("a.second")
+        before = set(Event.objects.values_list("pk", "commit_id"))
         with connection.cursor() as statement:
             statement.execute("VACUUM FULL django_ojs_event")
+        log.read()
+        assert set(Event.objects.values_list("pk", "commit_id")) == before  # no row of it was written
         other = OpenTransaction("a.last")
         enqueue("a.third")
         assert types_of(log.read(after=cursor)) == ["a.second", "a.third"]

@@ -14,6 +14,7 @@ from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
+from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure, document
@@ -280,3 +281,21 @@ class TestHTTP:
         stats = call("GET", "/queues/q/stats").json()["stats"]
         assert (stats["completed_today"], stats["completed"]) == (0, 1)
         assert clock.now() == frozen_clock.now
+
+
+@pytest.mark.parametrize("name", ["Import", "", "a b", "é", "x" * 129])
+def test_no_function_makes_a_queue_of_a_name_that_none_can_have(name: str) -> None:
+    make("q")
+    doors: list[Any] = [
+        lambda: configuration.pause(name), lambda: configuration.resume(name), lambda: configure(name, {"max_size": 5}),
+        lambda: configuration.create(name, {}), lambda: remove("q", "move", name), lambda: ratelimits.override(
+            f"queue:{name}", {"concurrency": 1}
+        ),
+    ]  # fmt: skip
+    for door in doors:
+        with pytest.raises(InvalidRequest):
+            door()
+    for switch in (configuration.pause, configuration.resume):
+        with pytest.raises(InvalidRequest):
+            switch("_default")
+    assert list(Queue.objects.values_list("name", flat=True)) == ["q"]

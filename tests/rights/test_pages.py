@@ -64,6 +64,7 @@ PAGES: dict[str, str] = {
     "job_logs": "view_job",
     "bulkaction_live": "view_job", "worker_live": "view_worker", "workflow_live": "view_workflow",
     "job_priority": "change_job", "job_edit": "change_job", "job_restart": "change_job",
+    "job_give": "change_job",
     "dead_letters_all": "change_job",
     "maintenance": "change_maintenance",
     "approval_live": "view_approval", "approval_decide": "decide_approval",

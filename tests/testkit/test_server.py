@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.management.base import CommandError
 from websockets.asyncio.client import connect
 
+from django_ojs.testing import server
 from tests.hostile.calls import Call
 from tests.hostile.raw import Wire
 
@@ -82,3 +84,11 @@ async def test_websockets_are_served_beside_it(url: str) -> None:
         event = json.loads(await asyncio.wait_for(client.recv(), PATIENCE))
         assert event["type"] == "job.enqueued"
         assert event["data"]["job_id"] == json.loads(pushed.body)["job"]["id"]
+
+
+def test_it_ends_where_a_part_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ready(url: str, grpc: str) -> None:
+        monkeypatch.setattr(server.parts, "stuck", lambda: ["the cron has ended"])
+
+    with pytest.raises(CommandError, match="the cron has ended"):
+        server.serve(0, ready)

@@ -17,19 +17,63 @@ from django.db import (
     NotSupportedError,
     OperationalError,
     ProgrammingError,
+    connection,
 )
+from django.db.backends.utils import CursorWrapper
 from django.db.transaction import TransactionManagementError
 
 from django_ojs import faults
 from django_ojs.errors import BackendUnavailable, NotFound
 from django_ojs.faults import DatabaseFault, fault_of
 from django_ojs.http.exceptions import to_error
+from django_ojs.models import Job
 
 
 class OfServer(Exception):
     def __init__(self, sqlstate: str | None) -> None:
         super().__init__("said")
         self.sqlstate = sqlstate
+
+
+@pytest.mark.django_db
+def test_an_error_that_django_has_let_through_as_the_driver_raised_it_means_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So it comes where the ORM closes a cursor."""
+    kind: Any = connection.Database.OperationalError
+    said = {"sqlite": ("database is locked",), "mysql": (1213, "deadlock"), "postgresql": ("connection lost",)}
+
+    def close(cursor: CursorWrapper) -> None:
+        raise kind(*said[connection.vendor])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CursorWrapper, "close", close, raising=False)
+        with pytest.raises(kind) as caught:
+            Job.objects.exists()
+    error = caught.value
+    assert not isinstance(error, Error)
+    meant = DatabaseFault.AWAY if connection.vendor == "postgresql" else DatabaseFault.LOST_RACE
+    assert (fault_of(error), faults.passes(error), to_error(error).status) == (meant, True, 503)
+    assert fault_of(LookupError("a fault of ours")) is None
+
+
+def test_a_row_that_is_there_already_is_told_from_other_constraints() -> None:
+    for taken in (
+        of_postgresql(IntegrityError, "23505"), IntegrityError(1062, "said"),
+        of_sqlite(IntegrityError, 1555), of_sqlite(IntegrityError, 2067),
+    ):  # fmt: skip
+        faults.only_if_taken(taken)  # type: ignore[arg-type]
+    for other in (
+        of_postgresql(IntegrityError, "23502"), of_postgresql(IntegrityError, "23514"), IntegrityError(1048, "said"),
+        IntegrityError(4025, "said"), of_sqlite(IntegrityError, 1299), of_sqlite(IntegrityError, 275),
+    ):  # fmt: skip
+        with pytest.raises(IntegrityError):
+            faults.only_if_taken(other)  # type: ignore[arg-type]
+
+
+def test_a_process_without_threads_is_busy() -> None:
+    assert to_error(RuntimeError("can't start new thread")).status == 503
+    assert to_error(RuntimeError("a fault of ours")).status == 500
 
 
 class OfPsycopg2(Exception):

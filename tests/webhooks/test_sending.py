@@ -391,13 +391,14 @@ def test_a_pass_costs_the_same_for_one_event_and_for_many(receiver: Receiver, lo
 
 
 def test_the_relay_survives_the_pruning_of_the_event_it_stands_at(receiver: Receiver, sender: Sender) -> None:
-    from django_ojs.models import Event
+    from django_ojs.models import Event, EventLog
 
     subscribe(receiver.url())
     enqueue("a.b")
     deliver(sender)
     standing = WebhookRelay.objects.get().event
     enqueue("kept.one")
+    EventLog.objects.update(pruned_to=standing)
     Event.objects.filter(pk__lte=standing).delete()
     deliver(sender)
     assert [got.event["data"]["job_type"] for got in receiver.got] == ["a.b", "kept.one"]

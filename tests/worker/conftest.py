@@ -17,6 +17,7 @@ from django.db import connections
 
 from django_ojs.queues import configuration
 from django_ojs.registry import Registry, registry
+from django_ojs.worker.lifecycle import Pipes
 from django_ojs.worker.process import WorkerOptions, WorkerProcess
 
 
@@ -35,9 +36,9 @@ def _forget_queues() -> None:
 class WorkerThread:
     """A whole worker inside the test's process; stopped, and waited for, by the fixture."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, pipes: Pipes | None = None, **options: Any) -> None:
         self.lines: list[str] = []
-        self.worker = WorkerProcess(WorkerOptions(**options), self.lines.append)
+        self.worker = WorkerProcess(WorkerOptions(**options), self.lines.append, pipes=pipes)
         self.ended_well: bool | None = None
         self.thread = threading.Thread(target=self._run)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from operator import attrgetter
@@ -23,7 +24,8 @@ from django_ojs.realtime.hub import Hub
 from django_ojs.scheduler import service as service_module
 from django_ojs.scheduler.service import RESTART, Service
 from django_ojs.worker import process, supervisor
-from django_ojs.worker.lifecycle import Lifecycle, Stage
+from django_ojs.worker.lifecycle import Lifecycle, Pipes, Stage, SupervisorLink
+from django_ojs.worker.wakers import Listener
 from tests.realtime.conftest import database, enqueue, take
 from tests.waiting import eventually
 from tests.worker.conftest import WorkerThread
@@ -32,7 +34,7 @@ __all__ = ["database"]
 
 Start = Callable[..., WorkerThread]
 
-CRASHING = ["_claimer", "_writer", "_heartbeat", "_deadlines", "_health_reporter"]
+CRASHING = ["_supervisor", "_claimer", "_writer", "_heartbeat", "_deadlines", "_health_reporter"]
 RESTARTED = ["_after_hooks", "_log_writer", "_scheduler._lease", *(f"_scheduler._threads.{n}" for n in range(7))]
 
 
@@ -45,6 +47,17 @@ def part_of(worker: Any, path: str) -> Any:
     found, _, number = path.partition("._threads.")
     part = attrgetter(found)(worker)
     return part._threads[int(number)] if number else part
+
+
+@pytest.fixture
+def pipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipes]:
+    """Those of a supervisor, which holds its ends and says nothing."""
+    monkeypatch.setattr(SupervisorLink, "set_alarm", lambda link, seconds: None)  # it would end the tests
+    made = Pipes()
+    yield made
+    made.close()
+    eventually(lambda: not any(thread.name == "ojs-supervisor link" for thread in threading.enumerate()))
+    made.keep_parents_end()
 
 
 def build(monkeypatch: pytest.MonkeyPatch, path: str, run: Callable[[Any, Callable[[], None]], None]) -> Any:
@@ -62,16 +75,18 @@ def build(monkeypatch: pytest.MonkeyPatch, path: str, run: Callable[[Any, Callab
 @pytest.mark.parametrize("error", [None, SystemExit(3), LookupError("a fault of ours")], ids=repr)
 @pytest.mark.parametrize("path", CRASHING)
 def test_a_part_that_ends_ends_the_worker(
-    path: str, error: BaseException | None, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+    path: str, error: BaseException | None, start_worker: Start, pipes: Pipes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(part: Any, before: Any) -> None:
         if error is not None:
             raise error
 
     build(monkeypatch, path, run)
-    worker = start_worker()
+    worker = start_worker(pipes=pipes)
     worker.wait()
+    pipes.read()
     assert worker.ended_well is False
+    assert pipes.goodbye == "failed"
     assert worker.worker.lifecycle.replace
     assert parts._parts == []
 
@@ -108,7 +123,7 @@ def test_a_part_that_ends_runs_again(
 
 @pytest.mark.parametrize("path", [*CRASHING[:-1], *RESTARTED[:4]])
 def test_a_part_that_hangs_lets_another_process_take_over(
-    path: str, start_worker: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: str, start_worker: Start, pipes: Pipes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The health reporter is looked after by the supervisor, which waits for its reports."""
     caplog.set_level(logging.INFO, "django_ojs")
@@ -121,12 +136,64 @@ def test_a_part_that_hangs_lets_another_process_take_over(
         before()
 
     build(monkeypatch, path, run)
-    worker = start_worker()
+    worker = start_worker(pipes=pipes)
     eventually(lambda: worker.worker.lifecycle.stage is Stage.TERMINATE)
     assert " has been at one thing for " in caplog.text
     held.set()
     worker.wait()
     assert worker.worker.lifecycle.replace
+
+
+#: Parts of other processes, or of some databases only, and where each is ended: the test below, or one of its own.
+OTHERS: dict[str, Callable[[], Service]] = {
+    "worker.wakers.Listener": lambda: Listener("default", lambda: None),
+    "grpc.claims._Claimer": lambda: _streams()._claimer,
+    "grpc.claims._Asker": lambda: _streams()._asker,
+    "worker.supervisor.Reloader": lambda: supervisor.Reloader(Lifecycle()),
+}
+
+
+def _streams() -> Any:
+    pytest.importorskip("grpc")
+    from django_ojs.grpc.claims import JobStreams
+
+    return JobStreams("default")
+
+
+def kinds(of: type[Service] = Service) -> Iterator[type[Service]]:
+    for kind in of.__subclasses__():
+        if kind.__module__.startswith("django_ojs."):
+            yield kind
+            yield from kinds(kind)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_part_of_another_process_that_ends_runs_again(kind: str) -> None:
+    part, rounds, again = OTHERS[kind](), list[int](), threading.Event()
+
+    def run() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) == 1:
+            raise SystemExit(3)
+        again.set()
+        part.stopping.wait()
+
+    part.run = run  # type: ignore[method-assign]
+    part._restarts.first = 0.001
+    part.start()
+    assert again.wait(60)
+    assert (part in parts._parts, parts.stuck()) == (True, [])
+    assert part.stop(60)
+
+
+def test_no_kind_of_part_is_left_out(start_worker: Start, pipes: Pipes) -> None:
+    """Whoever writes a new one says here how it is ended and hung."""
+    worker = start_worker(pipes=pipes)
+    eventually(worker.worker._heartbeat.known.is_set)
+    tried = {type(part_of(worker.worker, path)) for path in (*CRASHING, *RESTARTED)}
+    worker.stop()
+    left = {f"{kind.__module__}.{kind.__name__}".removeprefix("django_ojs.") for kind in {*kinds()} - tried}
+    assert left <= OTHERS.keys()
 
 
 def test_these_are_all_parts(start_worker: Start) -> None:
@@ -135,7 +202,7 @@ def test_these_are_all_parts(start_worker: Start) -> None:
 
     worker = start_worker()
     eventually(worker.worker._heartbeat.known.is_set)
-    listed = {part_of(worker.worker, path).name for path in (*CRASHING, *RESTARTED)}
+    listed = {part_of(worker.worker, path).name for path in (*CRASHING[1:], *RESTARTED)}  # it has no supervisor
     eventually(lambda: {part.name for part in parts._parts} >= listed)
     assert {part.name for part in parts._parts} - listed <= {"listener"}
     for part in parts._parts:
@@ -301,6 +368,69 @@ async def test_a_task_of_a_server_that_hangs_is_told(
         go_on.set()
         await task.works()
         assert parts.stuck() == []
+
+
+class Inner:
+    """A process that `--reload` starts, and that has ended."""
+
+    def __init__(self, code: int) -> None:
+        self.code, self.signals = code, list[int]()
+
+    def poll(self) -> int:
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+@pytest.fixture
+def outer(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What happens when `--reload` starts a process, one after the other: an error, or a process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    starts: list[Any] = []
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        found = starts.pop(0)
+        found = found() if callable(found) else found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+    monkeypatch.setattr(supervisor.autoreload, "get_child_arguments", list)
+    monkeypatch.setattr(supervisor, "_times", dict)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.001)
+    yield starts
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_process_that_cannot_be_started_or_ends_at_once_is_started_again_after_pauses(
+    outer: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    changed = Inner(supervisor.CHANGED)
+    outer += [BlockingIOError("no more processes"), OSError("no memory"), changed, changed, Inner(0)]
+    assert supervisor.restart_on_change() == 0
+    assert outer == []
+    assert "Starting the worker failed; the next try is in " in caplog.text
+    assert "Starting the worker brought a process that ended at once; the next try is in " in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_process_is_started_ends_both(outer: list[Any], number: signal.Signals) -> None:
+    """Also where it does not begin. It may have missed what the terminal gives to both, and is not to ignore it."""
+    inner = Inner(7)
+
+    def interrupted(then: Any) -> Any:
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        os.kill(os.getpid(), number)
+        return then
+
+    outer.append(lambda: interrupted(inner))
+    assert supervisor.restart_on_change() == 7
+    assert inner.signals == [number]
+    outer.append(lambda: interrupted(OSError("no memory")))
+    assert supervisor.restart_on_change() == 0
 
 
 def test_the_thread_that_reloads_is_a_part_and_keeps_what_it_has_seen(

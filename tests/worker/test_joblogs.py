@@ -72,6 +72,23 @@ def test_a_line_has_all_that_was_logged(drain: Drain) -> None:
     assert first.started_at <= first.time <= fourth.time
 
 
+def test_a_line_of_structlog_has_its_event_and_its_fields(drain: Drain) -> None:
+    """`ProcessorFormatter.wrap_for_formatter` logs a dict, and its logger and method beside it."""
+
+    @job("test.log")
+    def handler() -> None:
+        event = {"event": "charged", "order": 17, "level": "info", "logger": "shop", "timestamp": "2026-01-15"}
+        site.info(event, extra={"_logger": object(), "_name": "info"})
+        site.info({"order": 17})
+
+    done = handler.enqueue()
+    drain()
+    assert [(line.message, line.fields) for line in stored(done)] == [
+        ("charged", {"order": 17}),
+        ("{'order': 17}", None),
+    ]
+
+
 def test_each_attempt_has_its_own_lines(drain: Drain) -> None:
     @job("test.log", retry={"max_attempts": 2})
     def handler(context: JobContext) -> None:

@@ -699,9 +699,12 @@ def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     assert not caplog.records
 
 
-def test_contention_that_lasts_is_logged_once_a_minute_and_so_is_its_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("others", [True, False])
+def test_contention_that_lasts_is_logged_once_a_minute_for_all_and_is_an_outage_where_nothing_goes_well(
+    others: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """No worker can beat then, and none is to be taken for dead."""
+
     class Clock:
         now = 1000.0
 
@@ -709,24 +712,36 @@ def test_contention_that_lasts_is_logged_once_a_minute_and_so_is_its_end(
             return self.now
 
     clock, held = Clock(), Outage()
+    told = backoff.Backoff("What is asked", 1.0, 60.0, brief=True, tries=False, logger=outage_module.logger)
     monkeypatch.setattr(outage_module, "outage", held)
+    monkeypatch.setattr(outage_module._refusals, "_backoff", told)
     for module in (outage_module, backoff):
         monkeypatch.setattr(module, "time", clock)
-    stopping: Any = SimpleNamespace(wait=lambda seconds: setattr(clock, "now", clock.now + 1))
     left = iter([OperationalError(1205, "Lock wait timeout exceeded")] * 100)
+
+    def wait(seconds: float) -> None:
+        clock.now += 1
+        if others:
+            held.over(clock.now)
 
     def action() -> str:
         if (error := next(left, None)) is not None:
             raise error
         return "done"
 
+    stopping: Any = SimpleNamespace(wait=wait)
     assert persist(action, USING, stopping) == "done"
-    assert [message.partition(" (")[0].partition(";")[0] for message in caplog.messages] == [
-        "What is asked of the database has waited 10 s for other transactions",
-        "What is asked of the database has waited 70 s for other transactions again",
-        "What is asked of the database went well at last",
-    ]
-    assert not held.is_recent
+    lines = (
+        ["What is asked has waited 10 s for other", "What is asked has waited 70 s for other"]
+        if others
+        else ["The database cannot be used", "The database could not be used for 60 s", "The database is back"]
+    )
+    assert [line[: len(begin)] for line, begin in zip(caplog.messages, lines, strict=True)] == lines
+    assert held.is_recent == (not others)
+    if others:
+        left = iter([OperationalError(1205, "Lock wait timeout exceeded")] * 20)
+        assert persist(action, USING, stopping) == "done"
+        assert len(caplog.messages) == len(lines), "another action has nothing new to say"
 
 
 # Who serves what

@@ -75,6 +75,12 @@ class Command(BaseCommand):
             metavar="CALLS",
             help="instead: so many calls of HTTP servers that are killed meanwhile",
         )
+        parser.add_argument(
+            "--flows",
+            type=int,
+            metavar="FLOWS",
+            help="instead: so many durable jobs of ten steps; workers, scheduler and connections are killed meanwhile",
+        )
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -90,6 +96,9 @@ class Command(BaseCommand):
             return
         if options["crash"]:
             self._crash(options, url)
+            return
+        if options["flows"]:
+            self._flows(options, url)
             return
         results: list[Result] = []
         with throwaway_database(url, durable=True) as database:
@@ -129,6 +138,17 @@ class Command(BaseCommand):
         else:
             self.stdout.write("\n".join(f"{name}: {total.text()}" for name, total in found.items()))
         if any(total.faults for total in found.values()):
+            raise CommandError("The sum is not right.")
+
+    def _flows(self, options: dict[str, Any], url: str) -> None:
+        from benchmarks import flows  # its handlers belong to an app that not every site has
+
+        with throwaway_database(url, durable=True) as database:
+            found = flows.storm(options["flows"], database, self.stderr.write)
+            machine = self._describe()
+        text = json.dumps({**machine, **found.as_dict()}, indent=1) if options["json"] else found.text()
+        self.stdout.write(text if options["json"] else f"\n{machine['database']}: {text}")
+        if found.faults:
             raise CommandError("The sum is not right.")
 
     def _measure(self, options: dict[str, Any], database: str) -> Iterator[Result]:

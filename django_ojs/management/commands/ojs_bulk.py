@@ -102,4 +102,6 @@ def _get(pk: int) -> BulkAction:
 
 
 def _act(action: BulkAction) -> str:
+    if action.verb == bulk.PURGE_HISTORY:
+        return "erase history"
     return f"{action.verb} {'dead letters' if action.filter.get('dead_letters') else 'jobs'}"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext, states
+from django_ojs.errors import OJSError
 from django_ojs.http import redacted
 from django_ojs.jobs import joblog
 from django_ojs.jobs.attempts import Attempt
-from django_ojs.jobs.bulk import JOBS
+from django_ojs.jobs.bulk import JOBS, How
 from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import restart_from
 from django_ojs.management.shell import JobAction, Operator, last_error, one_line, positive
 from django_ojs.models.job import JobRow
 from django_ojs.rules import envelope, joblogs, redaction
@@ -50,7 +55,13 @@ class Command(Operator):
             ("cancel", "stop jobs that have not ended; without --state those that are not running"),
             ("purge", "delete jobs that have ended, for good"),
         ):
-            self.add_verb(actions.add_parser(verb, help=text))
+            parser = actions.add_parser(verb, help=text)
+            self.add_verb(parser)
+            if verb == "retry":
+                parser.add_argument(
+                    "--from-step", default="", metavar="STEP",
+                    help="let these durable jobs do this step and all later ones again",
+                )  # fmt: skip
 
     def do_list(self, options: dict[str, Any]) -> None:
         self.write_jobs(options, list(State), _COLUMNS, "There are no such jobs.")
@@ -95,7 +106,12 @@ class Command(Operator):
             return
 
     def do_retry(self, options: dict[str, Any]) -> None:
-        self.act(options, JobAction(JOBS["retry"], "Retry", "retried", "job.retry"))
+        step = options["from_step"]
+        if step and not options["ids"]:
+            raise CommandError("--from-step takes the ids of jobs: others may have a step of that name, too.")
+        verb = dataclasses.replace(JOBS["retry"], apply=functools.partial(_restart, step)) if step else JOBS["retry"]
+        noted = {"from_step": step} if step else {}
+        self.act(options, JobAction(verb, "Retry", "retried", "job.retry", noted=noted))
 
     def do_run(self, options: dict[str, Any]) -> None:
         self.act(options, JobAction(JOBS["run"], "Run", "made available", "job.run"))
@@ -106,6 +122,16 @@ class Command(Operator):
 
     def do_purge(self, options: dict[str, Any]) -> None:
         self.act(options, JobAction(JOBS["delete"], "Delete", "deleted", "job.purge"))
+
+
+def _restart(step: str, ids: Sequence[UUID], how: How, using: str) -> list[JobRow | OJSError]:
+    done: list[JobRow | OJSError] = []
+    for pk in ids:
+        try:
+            done.append(restart_from(pk, step, using=using))
+        except OJSError as error:
+            done.append(error)
+    return done
 
 
 def _as_json(one: Attempt) -> dict[str, Any]:

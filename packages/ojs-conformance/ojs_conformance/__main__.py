@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     targets = [_target(url, address, options) for url, address in pairs]
     version = options.suite_version or suite_version(options.suites)
     report = run_report(cases, targets, options.level, version, on_result=_print_result)
-    print(f"\n{report.as_text()}")
     if options.report:
         save([report], options.report)
+    _say(f"\n{report.as_text()}")
     return 1 if report.failed else 0
 
 
@@ -64,7 +64,15 @@ def _target(url: str, address: str, options: argparse.Namespace) -> Target:
 
 
 def _print_result(result: Result) -> None:
-    print(result.line, flush=True)
+    _say(result.line)
+
+
+def _say(line: str) -> None:
+    """Write a line to stdout; where it is closed, full or has no reader any more the run goes on."""
+    try:
+        print(line, flush=True)
+    except (OSError, ValueError):
+        sys.stdout = None  # print() writes nothing from now on
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ojs_conformance import lint, values
@@ -87,13 +87,18 @@ def run_suite(
 
     def serve(target: Target) -> None:
         while (case := line.take()) is not None:
-            line.done(run_case(case, target, clock))
+            try:
+                result = run_case(case, target, clock)
+            except BaseException as error:  # noqa: BLE001 - the others would wait for it for ever
+                result = Result(case, "failed", f"the runner broke: {error!r}")
+            line.done(result)
 
     threads = [threading.Thread(target=serve, args=(target,), name=f"case@{target.url}") for target in targets]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    line.skip_rest()
     return sorted(line.results, key=lambda result: result.case.file)
 
 
@@ -128,8 +133,14 @@ class _Line:
     def done(self, result: Result) -> None:
         with self._changed:
             self._running.remove(result.case)
+            self._changed.notify_all()  # they go on when this thread lets go of the lock
             self._note(result)
-            self._changed.notify_all()
+
+    def skip_rest(self) -> None:
+        """Skip what no thread is left for."""
+        with self._changed:
+            for case in list(self._waiting):
+                self._skip(case, "no thread of the runner was left for it")
 
     def _skip_hopeless(self) -> None:
         """Skip what requires a case that did not pass or is not there; and what requires that, in turn."""
@@ -152,7 +163,11 @@ class _Line:
     def _note(self, result: Result) -> None:
         self.results.append(result)
         if self._on_result:
-            self._on_result(result)
+            try:
+                self._on_result(result)
+            except Exception as error:  # noqa: BLE001 - what shows the results must not end the run
+                self._on_result = None
+                self.results[-1] = replace(result, reason=result.reason or f"not shown: {error!r}")
 
 
 def waiting_time(case: Case) -> float:

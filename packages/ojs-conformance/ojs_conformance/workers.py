@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import subprocess
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from ojs_conformance.running import WorkerFactory
 
@@ -29,11 +29,11 @@ def command_worker(command: str, target: str) -> WorkerFactory:
     return worker
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end; kill it if it does not."""
+def stop(process: subprocess.Popen[Any], seconds: float = STOP_SECONDS) -> None:
+    """Ask a process to end; kill it if it has not after so many seconds."""
     process.terminate()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

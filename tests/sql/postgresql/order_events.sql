@@ -2,7 +2,8 @@
 
 -- parameters: Int2
 SELECT "django_ojs_eventlog"."id", "django_ojs_eventlog"."salt", "django_ojs_eventlog"."snapshot",
-    "django_ojs_eventlog"."server", "django_ojs_eventlog"."last_seq", "django_ojs_eventlog"."pruned_to"
+    "django_ojs_eventlog"."server", "django_ojs_eventlog"."last_seq", "django_ojs_eventlog"."pruned_to",
+    "django_ojs_eventlog"."run", "django_ojs_eventlog"."kept_to", "django_ojs_eventlog"."changes"
 FROM "django_ojs_eventlog"
 WHERE "django_ojs_eventlog"."id" = %s
 ORDER BY "django_ojs_eventlog"."id" ASC
@@ -23,6 +24,9 @@ SELECT system_identifier || ':' || 'django_ojs_event'::regclass::oid || ':' || p
                 (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS now) AS current
             WHERE id = 1
         ), false
+    ),
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '@' || extract(
+        epoch FROM pg_postmaster_start_time()
     )
 FROM pg_control_system();
 

@@ -44,6 +44,7 @@ from django_ojs import (
     batch,
     chain,
     delegate_approval,
+    delete_schedule,
     emit_event,
     enqueue,
     enqueue_after_commit,
@@ -54,8 +55,10 @@ from django_ojs import (
     group,
     job,
     lock,
+    register_schedule,
     step,
     step_type,
+    validate_cron,
 )
 from django_ojs.testing import (
     Drained,
@@ -338,6 +341,12 @@ def decide(user: Any) -> None:
         delegate_approval(approval, ["user:ben"], by=user)
         reveal_type(approve(approval, by=user, approved=False))  # django_ojs.models.approval.Approval
     decide_in_test(refund.enqueue(7), by=user)
+
+
+def plan(order: int) -> None:
+    validate_cron("0 7 * * *")
+    reveal_type(register_schedule(f"refund-{order}", refund.s(order), cron="@daily").name)  # str
+    reveal_type(delete_schedule("refund-7"))  # bool
 
 
 async def adecide(user: Any, approval: str) -> None:

@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, NamedTuple
 
 import django_ojs
 import ojs_conformance
 from ojs_conformance.handlers import HANDLERS
 from ojs_conformance.report import Binding
 from ojs_conformance.suite import Target
+from ojs_conformance.workers import stop
 
 RESET: Final = "/ojs/v1/admin/reset"
 SETTINGS: Final = "ojs_conformance.djangoapp.site.settings"
@@ -52,31 +56,50 @@ def running(dialect: str = "spec", database: str = "") -> Iterator[Target]:
         yield targets[0]
 
 
+class _Server(NamedTuple):
+    process: subprocess.Popen[str]
+    errors: IO[str]  #: what it writes to standard error: a file, which is never full as a pipe that nobody reads
+
+
 @contextlib.contextmanager
-def _server(dialect: str, database: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        _command("ojs_testserver", "--port", "0", "--dialect", dialect, "--database", database, *options),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=_environment(),
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=STOP_SECONDS)
+def _server(dialect: str, database: str, *options: str) -> Iterator[_Server]:
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            _command("ojs_testserver", "--port", "0", "--dialect", dialect, "--database", database, *options),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=_environment(),
+        )
+        try:
+            yield _Server(process, errors)
+        finally:
+            stop(process, STOP_SECONDS)
 
 
-def _target(process: subprocess.Popen[str]) -> Target:
+def _first_line(process: subprocess.Popen[str]) -> str:
+    """What a process says first. Whatever comes then is read, and forgotten."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    threading.Thread(target=_read_all, args=[process.stdout], name="reader", daemon=True).start()
+    return line
+
+
+def _read_all(stream: IO[str]) -> None:
+    with stream:
+        deque(stream, 0)
+
+
+def _target(server: _Server) -> Target:
     """The server that a process has become: it says `ready URL`, and maybe ` grpc ADDRESS`; and on standard error which
     database it made."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    words = process.stdout.readline().split()
+    words = _first_line(server.process).split()
+    server.errors.seek(0)
+    said = server.errors.read()
     if words[:1] != ["ready"]:
-        raise NotStarted(f"the server did not start: {process.stderr.read().strip()}")
-    worker = worker_on(process.stderr.readline().strip().removeprefix("database "))
+        raise NotStarted(f"the server did not start: {said.strip()}")
+    database = next(line for line in said.splitlines() if line.startswith("database "))
+    worker = worker_on(database.removeprefix("database "))
     grpc = words[3] if words[2:3] == ["grpc"] else ""
     return Target(words[1], RESET, worker, frozenset(HANDLERS), grpc)
 
@@ -94,16 +117,15 @@ def worker_on(database: str) -> Callable[[], AbstractContextManager[None]]:
             env=_environment() | {"OJS_SITE_DATABASE": database},
             start_new_session=True,
         )
-        assert process.stdout is not None
         try:
-            if not process.stdout.readline():
+            if not _first_line(process):
                 raise NotStarted("the worker did not start")
             yield
         finally:
             # Its children too: they hold handlers that sleep. Its jobs are wiped with the server's next reset.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=STOP_SECONDS)
+            process.wait(STOP_SECONDS)
 
     return worker
 

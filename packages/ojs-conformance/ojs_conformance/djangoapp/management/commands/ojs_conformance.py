@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_ojs.http import claim as recorded
+from django_ojs.management.shell import SteadyCommand
 from ojs_conformance import claim
 from ojs_conformance.cases import load_path, select
 from ojs_conformance.djangoapp import servers
@@ -23,7 +24,7 @@ from ojs_conformance.workers import command_worker
 DEFAULT_SERVERS = 2
 
 
-class Command(BaseCommand):
+class Command(SteadyCommand):
     help = (
         "Runs conformance cases in both formats against the given targets, or against test servers of its own, with "
         "a real worker where a case needs one. Exit status 1 if a case fails or none ran."
@@ -66,7 +67,7 @@ class Command(BaseCommand):
         for binding in dict.fromkeys(options["binding"]):
             with _targets(options, binding) as targets:
                 report = run_report(cases, targets, options["level"], suite_version(paths), on_result=self._print)
-            self.stdout.write(f"\nover {binding}:\n{report.as_text()}")
+            self.say(f"\nover {binding}:\n{report.as_text()}")
             reports.append(report)
         if options["report"]:
             save(reports, options["report"])
@@ -99,11 +100,10 @@ class Command(BaseCommand):
         except claim.NoClaim as error:
             raise CommandError(f"Nothing recorded: {error}") from error
         recorded.FILE.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        self.stdout.write(f"\nrecorded: level {found['level']} by {found['suite']} {found['test_suite_version']}")
+        self.say(f"\nrecorded: level {found['level']} by {found['suite']} {found['test_suite_version']}")
 
     def _print(self, result: Result) -> None:
-        self.stdout.write(result.line)
-        self.stdout.flush()
+        self.say(result.line)
 
 
 @contextlib.contextmanager
