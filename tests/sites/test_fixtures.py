@@ -54,10 +54,10 @@ VALUES: list[Any] = [
     [[["deep"] * 3] * 3], 2**63, {"z": 1, "y": 2, "x": 3},
 ]  # fmt: skip
 
-#: How this database orders the log, which is its own business.
+#: How this database orders the log, and what it has met, which is its own business.
 ORDER = [
     ("Event", "commit_id"), ("Event", "seq"), ("EventCommit", "txid"), ("EventLog", "snapshot"),
-    ("EventLog", "server"),
+    ("EventLog", "server"), ("EventLog", "run"), ("EventLog", "kept_to"),
     ("MetricPlace", "seq"), ("WebhookRelay", "commit"),
 ]  # fmt: skip
 
