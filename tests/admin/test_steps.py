@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 import io
 import re
@@ -13,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from django_ojs import JobContext, JobHandle, emit_event, get_job, job
+from django_ojs.admin.history import Axis, log_ticks
 from django_ojs.jobs import joblog
 from django_ojs.models import AuditEntry, DurableEvent, JobLog, JobStep
 from django_ojs.registry import registry
@@ -242,9 +244,8 @@ def test_the_log_is_a_row_of_ticks_on_the_axis_of_the_attempts(admin_client: Cli
     handle = declared().enqueue(8)
     ojs_worker.drain()
     (attempt,) = handle.attempts()
-    assert attempt.ended_at is not None
-    half = attempt.started_at + (attempt.ended_at - attempt.started_at) / 2
-    lines = [(attempt.started_at, 20), *[(half, 10)] * 5000, (half, 40), (attempt.ended_at, 30)]
+    first, half, last = (attempt.started_at + dt.timedelta(seconds=seconds) for seconds in (0, 30, 60))
+    lines = [(first, 20), *[(half, 10)] * 5000, (half, 40), (last, 30)]
     JobLog.objects.all().delete()
     JobLog.objects.bulk_create(
         JobLog(
@@ -253,11 +254,13 @@ def test_the_log_is_a_row_of_ticks_on_the_axis_of_the_attempts(admin_client: Cli
         )
         for number, (time, level) in enumerate(lines)
     )  # fmt: skip
-    found = joblog.buckets(handle.id, attempt.started_at, attempt.ended_at, 10)
+    found = joblog.buckets(handle.id, first, last, 10)
     assert sum(one.lines for one in found) == 5003
     assert [one.level for one in found] == [20, 40, 30]
     assert (found[0].place, found[-1].place) == (0, 9)
-    ticks = admin_client.get(url("job", "change", handle.id)).context["log_ticks"]
+    ticks = log_ticks(handle.id, Axis(first, last), "default")
+    assert ticks is not None
     assert ticks["text"] == "5,003 lines, up to the level error"
     drawn = ticks["bar"]
     assert [drawn.count(f"ojs-fill-{colour}") for colour in ("run", "bad", "wait", "backoff")] == [1, 1, 1, 0]
+    assert "ojs-fill-run" in admin_client.get(url("job", "change", handle.id)).context["log_ticks"]["bar"]
