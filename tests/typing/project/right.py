@@ -345,7 +345,8 @@ def decide(user: Any) -> None:
 
 def plan(order: int) -> None:
     validate_cron("0 7 * * *")
-    reveal_type(register_schedule(f"refund-{order}", refund.s(order), cron="@daily").name)  # str
+    schedule = register_schedule(f"refund-{order}", refund.s(order), cron="@daily")
+    reveal_type(schedule)  # django_ojs.models.cron.CronSchedule
     reveal_type(delete_schedule("refund-7"))  # bool
 
 
