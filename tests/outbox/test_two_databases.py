@@ -105,6 +105,7 @@ def test_killed_between_push_and_delete_the_next_relay_makes_no_second_job(site:
     assert sorted(name.split()[1] for name in shipped) == ["a", "b", "c"]
 
 
+@pytest.mark.wide
 def test_a_crowd_of_relays_makes_each_job_once(site: Site) -> None:
     names = ",".join(f"n{number}" for number in range(250))
     ids = site.play("order", names)

@@ -168,7 +168,9 @@ PUSH_POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", PUSH_POINTS)
+@pytest.mark.parametrize(
+    "point", [*(pytest.param(point, marks=pytest.mark.wide) for point in [*PUSH_POINTS][:-2]), *[*PUSH_POINTS][-2:]]
+)
 def test_a_push_that_replaces_and_drops(site: Site, room: None, tmp_path: Path, point: str) -> None:
     """A full queue: half of the new jobs replace one with their key, the others push the oldest out.
 
@@ -205,8 +207,12 @@ COMPLETED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("point", ["completed", "pushed", "saved", "commit"])
+@pytest.mark.parametrize(
+    "last", [pytest.param(False, marks=pytest.mark.wide, id="first"), pytest.param(True, id="last")]
+)
+@pytest.mark.parametrize(
+    "point", [*(pytest.param(point, marks=pytest.mark.wide) for point in ("completed", "pushed")), "saved", "commit"]
+)
 def test_a_fan_in_counts_each_member_once_and_calls_back_once(
     site: Site, room: None, tmp_path: Path, point: str, last: bool, elsewhere: Any
 ) -> None:

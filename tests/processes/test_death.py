@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 HELD = 6
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_the_jobs_of_a_killed_worker_come_back_and_complete_once(
         assert list(told.values_list("type", flat=True)) == names
 
 
+@pytest.mark.wide
 def test_a_job_that_kills_its_workers_is_given_up(site: Site) -> None:
     ojs = {"HEARTBEAT_TIMEOUT": 600.0, "WORKER_VISIBILITY_TIMEOUT": 1, "POISON_LIMIT": 2}
     enqueue("load.hold", 1)
@@ -80,6 +81,7 @@ def test_a_job_that_kills_its_workers_is_given_up(site: Site) -> None:
     assert (job.error["type"], "2 times in a row" in job.error["message"]) == ("visibility_timeout", True)
 
 
+@pytest.mark.wide
 def test_sigterm_drains_what_ends_in_time_and_hands_back_the_rest(site: Site) -> None:
     enqueue("load.hold", HELD)
     patient = site.worker("patient", "--no-scheduler", "--concurrency", str(HELD // 2), SHUTDOWN_GRACE_PERIOD=60.0)

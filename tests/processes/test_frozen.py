@@ -79,7 +79,14 @@ def types(page: Any) -> list[str]:
     return [event["data"]["job_type"] for event in page.events]
 
 
-@pytest.mark.parametrize("deed", ["order", "reader", pytest.param("order", marks=pytest.mark.mariadb, id="mariadb")])
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "order",
+        pytest.param("reader", marks=pytest.mark.wide),
+        pytest.param("order", marks=pytest.mark.mariadb, id="mariadb"),
+    ],
+)
 def test_readers_of_the_log_get_everything_though_a_process_stands_still_in_the_pass(
     freeze: Start, deed: str, settings: Any
 ) -> None:

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 JOBS = 20_000 if os.environ.get("OJS_TEST_FULL") == "1" else 2_000
 PROCESSES = 8
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too]
+pytestmark = pytest.mark.slow
 
 
 def test_eight_workers_run_every_job_exactly_once(site: Site) -> None:
@@ -46,6 +46,7 @@ def test_eight_workers_run_every_job_exactly_once(site: Site) -> None:
     assert not Worker.objects.exists()
 
 
+@pytest.mark.sqlite_too
 def test_no_two_claims_give_out_the_same_job(site: Site) -> None:
     enqueue("load.note", JOBS)
     claimants = [site.start("-m", "tests.processes.claim", f"p{n}") for n in range(PROCESSES)]

@@ -52,6 +52,7 @@ def test_nothing_starts_while_it_is_on_and_everything_runs_when_it_is_over(site:
     assert found[0] == 2, "the scheduled one, too"
 
 
+@pytest.mark.wide
 def test_it_ends_by_itself_where_that_was_wanted(site: Site) -> None:
     maintenance.start(lasting=dt.timedelta(seconds=3), auto_end=True)
     enqueue("load.note", 3)

@@ -131,6 +131,7 @@ def work(jobs: int) -> None:
         connections.close_all()
 
 
+@pytest.mark.wide
 async def test_a_server_that_is_killed_amid_it_all_costs_a_client_that_resumes_nothing(server: Server) -> None:
     """Every event at least once; those of a job in their order, whatever came twice."""
     kills = 3

@@ -220,6 +220,12 @@ def own_worker(key: APIKey) -> None:
     Worker.objects.filter(pk="w-own").update(owner=f"key:{key.pk}")
 
 
+def written() -> int | object:
+    """Another value after each statement that may have changed a row. SQLite counts what a connection has written."""
+    with connection.cursor():
+        return getattr(connection.connection, "total_changes", object())
+
+
 def snapshot() -> set[str]:
     """Every row of ours, as a text."""
     found: set[str] = set()

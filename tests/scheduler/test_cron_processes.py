@@ -90,7 +90,9 @@ def test_schedulers_take_over_from_one_that_is_killed(start: Start) -> None:
     check_all_ticks(["a"])
 
 
-@pytest.mark.parametrize("point", ["push", "record_run", "log", "commit"])
+@pytest.mark.parametrize(
+    "point", ["push", *(pytest.param(point, marks=pytest.mark.wide) for point in ("record_run", "log")), "commit"]
+)
 def test_kill_9_in_the_middle_of_a_tick_leaves_it_to_the_next(start: Start, tmp_path: Path, point: str) -> None:
     every_second("a")
     before = CronSchedule.objects.values("wake_at", "next_run_at", "run_count", "last_run_at").get()

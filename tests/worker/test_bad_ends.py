@@ -52,6 +52,7 @@ def test_a_call_that_no_exception_ends_costs_its_process_and_nobody_else(start_p
     stop(process)
 
 
+@pytest.mark.wide
 def test_a_coroutine_that_blocks_its_loop_is_ended_and_the_others_go_on(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w")
     neighbour = enqueue("site.ahold", "neighbour")
@@ -106,6 +107,7 @@ def test_the_copy_of_a_handler_that_forks_is_no_worker(start_process: Start, how
     assert process.said("RuntimeError: in the copy") == (how == "raise")
 
 
+@pytest.mark.wide
 def test_a_process_that_a_handler_forked_can_be_ended_by_a_signal(start_process: Start) -> None:
     """Our handlers of signals are none of its business."""
     handle = enqueue("site.child", "child")

@@ -117,7 +117,9 @@ def test_every_way_to_end_the_process(start_process: Start) -> None:
     assert process.wait() == 0, process.output
 
 
-@pytest.mark.parametrize("kind", ["site.hold", "site.ahold", "site.watch"])
+@pytest.mark.parametrize(
+    "kind", ["site.hold", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("site.ahold", "site.watch"))]
+)
 def test_a_handler_that_is_cancelled_while_it_runs(start_process: Start, kind: str) -> None:
     handle, neighbour = enqueue(kind, "job", **ONCE), enqueue("site.hold", "neighbour", **ONCE)
     process = start_process("ojs_worker", "--name", "w", "--concurrency", "2")
@@ -159,6 +161,7 @@ def test_a_handler_that_keeps_every_exception_by_which_it_is_to_end(start_proces
     assert process.wait() == 0, process.output
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
 def test_a_signal_by_which_a_handler_stops_its_own_process(start_process: Start, number: int) -> None:
     """An order to the process: it finishes what it has, and another one takes its place."""

@@ -83,6 +83,7 @@ def test_a_job_that_is_killed_is_given_up_and_its_neighbours_lose_no_attempt(sta
     stop(process)
 
 
+@pytest.mark.wide
 def test_a_neighbour_that_fails_once_is_tried_again(start_process: Start) -> None:
     """Its process was killed twice, and then it failed for the first of its two times."""
     shy = enqueue("site.shy", "shy", retry={"max_attempts": 2, "initial_interval": "PT0.1S"})
@@ -114,6 +115,7 @@ def test_two_that_kill_are_both_found_and_hold_up_nobody(start_process: Start) -
     stop(process)
 
 
+@pytest.mark.wide
 def test_what_is_not_running_is_not_suspected(start_process: Start) -> None:
     """Jobs that were claimed ahead, and had not begun, go back to all processes."""
     enqueue_many([("site.note", [n], ONCE) for n in range(300)])

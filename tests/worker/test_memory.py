@@ -137,7 +137,7 @@ def test_a_process_that_does_other_things_too_is_left_alone(looks: list[int]) ->
     assert looks == []
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_the_processes_of_a_worker_have_set_theirs_up(start_process: Callable[..., WorkerCommand]) -> None:
     handle = enqueue("site.collector")
     process = start_process("ojs_worker", "--until-empty")

@@ -96,6 +96,7 @@ def test_sigterm_hands_back_what_does_not_end_in_time(start_process: Start) -> N
     assert not Worker.objects.exists()
 
 
+@pytest.mark.wide
 def test_a_handler_that_saw_the_end_coming_and_returned_is_handed_back(start_process: Start) -> None:
     """It stopped because it was asked to, not because its work was done."""
     handle = enqueue("site.watch", "watched")
@@ -128,7 +129,7 @@ def told(process: WorkerCommand) -> list[str]:
     return [line for line in lines if any(word in line for word in words) and "started:" not in line]
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.wide), "2"])
 def test_a_stop_is_told_in_one_line_with_the_way_to_stop_at_once(start_process: Start, processes: str) -> None:
     """A terminal sends its Ctrl-C to all processes; each of two runs a job, or the only one runs both."""
     handles = [enqueue("site.hold", name) for name in ("one", "two")]
@@ -166,6 +167,7 @@ def test_ctrl_c_pressed_again_stops_at_once(start_process: Start) -> None:
     ]
 
 
+@pytest.mark.wide
 def test_a_signal_to_one_process_alone_is_told_with_its_name(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w")
     first = eventually(lambda: Worker.objects.filter(pk="w", last_heartbeat_at__isnull=False).first())
@@ -200,6 +202,7 @@ def test_a_handler_that_never_ends_is_ended_by_its_timeout(start_process: Start)
     assert process.wait() == 0
 
 
+@pytest.mark.wide
 def test_a_cancelled_job_is_noticed_by_its_handler(start_process: Start) -> None:
     handle = enqueue("site.watch", "watched")
     process = start_process()
@@ -230,6 +233,7 @@ def test_a_scheduled_job_runs_on_time_though_no_other_server_is_there(start_proc
     assert process.wait() == 0
 
 
+@pytest.mark.wide
 def test_another_scheduler_takes_over_when_the_leader_is_killed(start_process: Start) -> None:
     first = start_process("ojs_scheduler")
     lease = eventually(Lease.objects.first)

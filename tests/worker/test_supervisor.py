@@ -69,7 +69,7 @@ def test_the_jobs_of_a_killed_process_come_back_at_once_and_without_an_error(sta
     stop(process)
 
 
-@pytest.mark.parametrize("how", [pytest.param("exit", marks=pytest.mark.wide), "abort", "kill"])
+@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.wide) for how in ("exit", "abort")), "kill"])
 def test_a_job_that_ends_its_process_is_given_up_in_the_end(start_process: Start, how: str) -> None:
     """An exit code of 0 does not pass for a good end. Beside it other jobs are run as ever."""
     poison = enqueue("site.die", "poison", how)
@@ -124,6 +124,7 @@ def test_signals_that_reach_the_whole_group_are_one_order(start_process: Start) 
     assert handle.refresh().result == "slow"
 
 
+@pytest.mark.wide
 def test_a_terminal_that_is_closed_costs_no_job_its_end(start_process: Start) -> None:
     """SIGHUP reaches the whole group, and mostly twice: from the shell and from the kernel."""
     handle = enqueue("site.hold", "slow")
@@ -172,6 +173,7 @@ def test_the_first_process_of_a_container_leaves_no_zombie_of_what_handlers_left
         process.wait()
 
 
+@pytest.mark.wide
 def test_a_process_that_is_told_to_stop_by_itself_is_replaced(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w")
     first = eventually(lambda: children(process))[0].pid
@@ -321,6 +323,7 @@ def test_what_cannot_be_had_together_is_told(start_process: Start, arguments: li
     assert process.said(message)
 
 
+@pytest.mark.wide
 def test_nothing_of_the_parent_is_left_behind(start_process: Start) -> None:
     process = start_process("ojs_worker", "--processes", "3")
     eventually(lambda: len(children(process)) == 3)

@@ -71,7 +71,7 @@ def test_a_group_of_a_thousand_members_drains(start_process: Start) -> None:
     assert workflow_events(flow)["workflow.step_completed"] == 1001
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_worker_that_is_killed_in_a_fan_in_leaves_a_workflow_that_heals(start_process: Start) -> None:
     """One member is done, the other is running when its worker dies: its reservation ends, and all goes on."""
     flow = batch(
