@@ -486,6 +486,9 @@ class Resumption(NamedTuple):
 
 
 _MILLISECOND = dt.timedelta(milliseconds=1)
+#: How much later than an event others may be that are in order on a standby while it is not: its transaction was open
+#: meanwhile. Where they are later, the event will not come any more.
+_LONG = dt.timedelta(minutes=1)
 #: By how much clocks of hosts may differ where one said when it told of an event.
 _SKEW = dt.timedelta(seconds=1)
 
@@ -500,19 +503,25 @@ def find(
         told: `time` is not when it happened, but when the reader was told of it.
     """
     column = F(_ORDER.get(connections[using].vendor, "seq"))
-    row = Event.objects.using(using).filter(pk=position).annotate(place_order=column).first()
+    rows = Event.objects.using(using).filter(pk=position).annotate(place_order=column)
+    row = rows.first()
     if row is not None and (row.time <= time + _SKEW if told else abs(row.time - time) < _MILLISECOND):
         found: int | None = row.place_order
         if found is None:
-            return Resumption("ahead", before(using, time))
+            earlier = before(using, time)
+            if rows.filter(place_order__isnull=True).exists():
+                return Resumption("ahead", earlier)
+            return find(using, position, time, order=order, seen=seen, told=told)  # a pass was made meanwhile
         if order is None or found == order:
             return Resumption("here", place_of(row).having(seen))
+    earlier = before(using, time)
+    # Asked last: a pass that gives places to what had none yet tells in the same transaction that they are new.
     log = EventLog.objects.using(using).filter(pk=1).first()
     if row is None and log is not None and log.pruned_to >= position:
         return Resumption("pruned", START)
-    if row is None and _is_standby(using):
-        return Resumption("ahead", before(using, time))
-    return Resumption("lost", _kept(using, log, before(using, time)))
+    if row is None and _is_standby(using) and (end_position(using).time or time) <= time + _LONG:
+        return Resumption("ahead", earlier)
+    return Resumption("lost", _kept(using, log, earlier))
 
 
 def _kept(using: str, log: EventLog | None, found: LogPosition) -> LogPosition:
