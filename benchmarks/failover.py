@@ -258,7 +258,11 @@ class Webhook(Reader):
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                reader.heard(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                envelope = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if envelope["type"] == "system.gap":
+                    reader.gaps.append(envelope["data"])
+                else:
+                    reader.heard(envelope)
                 self.send_response(204)
                 self.end_headers()
 
@@ -335,7 +339,10 @@ def _compare(
         missed = len(wanted - reader.jobs())
         again = sum(number - 1 for number in Counter(event for event, _ in list(reader.events)).values())
         gone = len(reader.jobs() - logged.keys())
-        told = "; ".join(f"{gap['reason']}, at most {gap['estimated_missed_count']} events" for gap in reader.gaps)
+        told = "; ".join(
+            f"{gap['reason']}, at most {gap.get('estimated_missed_count', 'an unknown number of')} events"
+            for gap in reader.gaps
+        )
         say(
             f"  {reader.name}: {len(wanted)} events in the log, missed {missed}, twice {again}; "
             f"{gone} seen that are lost; gaps told {len(reader.gaps)}{f' ({told})' if told else ''}"

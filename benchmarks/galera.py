@@ -2,8 +2,8 @@
 
 It starts three nodes on ports of this machine, in a folder that is gone afterwards, and lets two threads for each node
 do the same at the same moment: push unique jobs, send a request with the same Idempotency-Key, claim under limits, fill
-a bounded queue, read the log of events. It needs mariadbd with its library of Galera, and rsync (on Debian:
-mariadb-server, galera-4, rsync).
+a bounded queue, read the log of events. Then a node is killed while all are used, and comes back. It needs mariadbd
+with its library of Galera, and rsync (on Debian: mariadb-server, galera-4, rsync).
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.postgres import PATIENCE, free_ports
+
+T = TypeVar("T")
 
 NODES, THREADS = 3, 2
 LIBRARIES = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
@@ -63,14 +65,14 @@ class Cluster:
         for node in others:
             self._start(node)
 
-    def _start(self, node: Node, *options: str) -> None:
+    def _start(self, node: Node, *options: str, at: int | None = None) -> None:
         members = ",".join(f"127.0.0.1:{each.group_port}" for each in self.nodes)
         provider = (
             f"gmcast.listen_addr=tcp://127.0.0.1:{node.group_port}; ist.recv_addr=127.0.0.1:{node.transfer_port}; "
             "gcache.size=32M; pc.weight=1"
         )
         with (node.folder.parent / f"{node.folder.name}.log").open("ab") as log:
-            self._processes.append(subprocess.Popen(
+            process = subprocess.Popen(
                 [_program("mariadbd"), "--no-defaults", f"--datadir={node.folder}", f"--port={node.port}",
                  "--bind-address=127.0.0.1", f"--socket={node.folder}/socket", f"--pid-file={node.folder}/pid",
                  "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--innodb-flush-log-at-trx-commit=0",
@@ -79,13 +81,32 @@ class Cluster:
                  f"--wsrep-node-address=127.0.0.1:{node.group_port}", f"--wsrep-provider-options={provider}",
                  "--wsrep-sst-method=rsync", f"--wsrep-sst-receive-address=127.0.0.1:{node.sync_port}", *options],
                 stdout=log, stderr=log, user=self._user,
-            ))  # fmt: skip
+            )  # fmt: skip
+        if at is None:
+            self._processes.append(process)
+        else:
+            self._processes[at] = process
         deadline = time.monotonic() + PATIENCE
         while _ask(node, "SELECT VARIABLE_VALUE FROM information_schema.global_status "
                          "WHERE VARIABLE_NAME = 'wsrep_ready'") != "ON":  # fmt: skip
-            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{node.folder.name} did not start.\n{self.log(node)}\n{self.log(self.nodes[0])}")
             time.sleep(0.2)
+
+    def kill(self, node: Node) -> None:
+        """As if its machine lost its power."""
+        process = self._processes[self.nodes.index(node)]
+        process.kill()
+        process.wait()
+
+    def come_back(self, node: Node) -> None:
+        """Let it join the others again. It waits until it is in step with them."""
+        self._start(node, at=self.nodes.index(node))
+
+    @property
+    def urls(self) -> list[str]:
+        """Of the database on each node."""
+        return [f"mysql://root@127.0.0.1:{node.port}/ojs" for node in self.nodes]
 
     def log(self, node: Node) -> str:
         text = (node.folder.parent / f"{node.folder.name}.log").read_text(errors="replace")
@@ -113,14 +134,14 @@ def _ask(node: Node, statement: str) -> str:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int) -> Iterator[list[str]]:
-    """A cluster with an empty database; gives the URL of that on each node."""
+def cluster(nodes: int) -> Iterator[Cluster]:
+    """A cluster with an empty database."""
     with tempfile.TemporaryDirectory(prefix="ojs-galera-") as folder:
         found = Cluster(Path(folder), nodes)
         try:
             found.start()
             _ask(found.nodes[0], "CREATE DATABASE ojs CHARACTER SET utf8mb4")
-            yield [f"mysql://root@127.0.0.1:{node.port}/ojs" for node in found.nodes]
+            yield found
         finally:
             found.stop()
 
@@ -130,11 +151,11 @@ def cluster(nodes: int) -> Iterator[list[str]]:
 Outcome = tuple[str, list[str]]
 
 
-def at_once(act: Callable[[int, str], None]) -> list[str]:
-    """`act` in two threads for each node, given the thread's number and the node's alias; what they raised."""
+def at_once(act: Callable[[int, str], None], number: int = THREADS) -> list[str]:
+    """`act` in so many threads for each node, given the thread's number and the node's alias; what they raised."""
     from django.db import connections
 
-    aliases = [alias for alias in connections for _ in range(THREADS)]
+    aliases = [alias for alias in connections for _ in range(number)]
     errors: list[str] = []
 
     def run(number: int, alias: str) -> None:
@@ -243,11 +264,7 @@ def idempotent(count: int) -> Outcome:
 def concurrency(count: int) -> Outcome:
     """Workers of all nodes run the jobs of a queue of which two may run at the same time."""
     ran, errors, faults = _run("two", {"concurrency": 2}, count, 0.02, lambda ran: len(ran) >= count)
-    marks = sorted([(began, 1) for began, _ in ran] + [(ended, -1) for _, ended in ran])
-    most = running = 0
-    for _, step in marks:
-        running += step
-        most = max(most, running)
+    most = _most_at_once(ran)
     faults += [f"{most} jobs ran at the same time"] * (most > 2)
     faults += [f"{len(ran)} of {count} jobs have run"] * (len(ran) != count)
     return f"at most {most} of {count} jobs ran at the same time, where 2 may; {dict(errors)}", faults
@@ -363,8 +380,152 @@ def events(count: int) -> Outcome:
     return figures, faults
 
 
-MEASURES: dict[str, Callable[[int], Outcome]] = {
-    each.__name__: each for each in (unique, idempotent, concurrency, rate, bounded, events)
+class Killing:
+    """What callers on all nodes do while one of these is killed and comes back, and what came of it.
+
+    Callers of the dead node try again until it is there, as without a load balancer.
+    """
+
+    def __init__(self, count: int, servers: Cluster) -> None:
+        self.count, self.servers = count, servers
+        self.acknowledged: set[int] = set()
+        self.ran: list[tuple[Any, float, float]] = []  #: jobs, with when each began and ended
+        self.heard: dict[str, Counter[str]] = {alias: Counter() for alias in _aliases()}
+        self.errors, self.gaps = Counter[str](), 0
+        self._over = threading.Event()
+        self._deadline = time.monotonic() + PATIENCE - 20
+
+    def go(self) -> list[str]:
+        """What the threads raised."""
+        roles = (self._push, self._work, self._read)
+        warden = threading.Thread(target=self._kill, daemon=True)
+        warden.start()
+        faults = at_once(lambda number, alias: roles[number % len(roles)](alias), len(roles))
+        self._over.set()
+        warden.join(PATIENCE)
+        return faults
+
+    def _again(self, call: Callable[..., T], *given: Any, **named: Any) -> T:
+        """The answer to a call that is repeated, by a new connection, while the database is away."""
+        from django.db import Error, connections
+
+        from django_ojs.errors import BackendUnavailable
+
+        while True:
+            try:
+                return call(*given, **named)
+            except (Error, BackendUnavailable) as error:
+                self.errors[type(error).__name__] += 1
+                connections.close_all()
+                if time.monotonic() > self._deadline:
+                    raise
+                time.sleep(0.1)
+
+    def _push(self, alias: str) -> None:
+        from django_ojs.errors import Duplicate
+        from django_ojs.jobs.push import push
+        from django_ojs.states import State
+
+        policy = {"keys": ["type", "args"], "on_conflict": "reject", "states": [str(state) for state in State]}
+        for number in range(self.count):
+            job = {"type": "bench.killed", "args": [number], "queue": "killed", "unique": policy}
+            with contextlib.suppress(Duplicate):
+                self._again(push, [job], using=alias)
+            self.acknowledged.add(number)
+            time.sleep(0.02)
+
+    def _work(self, alias: str) -> None:
+        from django_ojs.errors import OJSError
+        from django_ojs.jobs.fetch import Fetch, fetch
+        from django_ojs.jobs.finish import Ack, ack
+
+        name = f"killed-{alias}"
+        while not self._over.is_set():
+            rows = self._again(fetch, Fetch(["killed"], worker_id=name, visibility_ms=15_000), using=alias)
+            began = time.monotonic()
+            time.sleep(0.005)
+            for row in rows:
+                with contextlib.suppress(OJSError):  # it was told before, and the answer was lost
+                    self._again(ack, [Ack(row["id"], "1", name, row["attempt"])], using=alias)
+                self.ran.append((row["id"], began, time.monotonic()))
+
+    def _read(self, alias: str) -> None:
+        from django_ojs.events import log
+
+        cursor, found = None, self.heard[alias]
+        while not self._over.is_set() or (len(found) < self.count and time.monotonic() < self._deadline):
+            page = self._again(log.read, after=cursor, types=["job.enqueued"], limit=500, using=alias)
+            cursor = page.cursor
+            self.gaps += bool(page.gap)
+            found.update(event["subject"] for event in page.events if event["data"]["queue"] == "killed")
+
+    def _kill(self) -> None:
+        """Kill a node when a third is pushed, let it come back, and end when all is done."""
+        from django.db import connections
+
+        from django_ojs.jobs.timers import apply_due
+        from django_ojs.models import Job
+
+        completed = Job.objects.filter(queue="killed", state="completed")
+        victim, is_killed, done = self.servers.nodes[-1], False, 0
+        while not (is_killed and done == self.count == len(self.acknowledged)) and time.monotonic() < self._deadline:
+            self._again(apply_due, using="default")
+            if not is_killed and len(self.acknowledged) > self.count // 3:
+                is_killed = True
+                self.servers.kill(victim)
+                time.sleep(2)
+                self.servers.come_back(victim)
+            done = self._again(completed.count)
+            time.sleep(0.2)
+        self._over.set()
+        connections.close_all()
+
+
+def killed(count: int, servers: Cluster) -> Outcome:
+    """A node is killed while all push the same unique jobs, run them under a limit and read the log; it comes back."""
+    from django_ojs.models import Job
+    from django_ojs.queues import configuration
+
+    configuration.configure("killed", {"concurrency": 2})
+    tried = Killing(count, servers)
+    faults = tried.go()
+    lost = several = left = 0
+    for alias in _aliases():
+        jobs = Job.objects.using(alias).filter(queue="killed")
+        _settled(jobs.filter(state="completed").count, count)
+        keys: Counter[Any] = Counter(args[0] for args in jobs.values_list("args", flat=True))
+        lost = max(lost, len(tried.acknowledged - keys.keys()))
+        several = max(several, sum(number > 1 for number in keys.values()))
+        left = max(left, jobs.exclude(state="completed").count())
+    twice = sum(number > 1 for number in Counter(job for job, _, _ in tried.ran).values())
+    missed = sum(count - len(found) for found in tried.heard.values())
+    repeated = sum(number > 1 for found in tried.heard.values() for number in found.values())
+    most = _most_at_once([(began, ended) for _, began, ended in tried.ran])
+    wrong = {
+        "pushes are lost": lost, "keys have several jobs": several, "jobs have not run": left, "jobs ran twice": twice,
+        "events were missed": missed, "events came twice": repeated, "gaps were told": tried.gaps,
+        "jobs ran at the same time": most if most > 2 else 0,
+    }  # fmt: skip
+    faults += [f"{number} {what}" for what, number in wrong.items() if number]
+    figures = (
+        f"of {len(tried.acknowledged)} keys pushed on all nodes {lost} are lost, {several} stored twice; {twice} jobs"
+        f" ran twice, at most {most} at the same time, where 2 may; of {count} events {len(tried.heard)} readers missed"
+        f" {missed}, got {repeated} twice; {dict(tried.errors)} tried again"
+    )
+    return figures, faults
+
+
+def _most_at_once(times: list[tuple[float, float]]) -> int:
+    """How many of them ran at the same time, at most; given when each began and ended."""
+    most = running = 0
+    for _, step in sorted([(began, 1) for began, _ in times] + [(ended, -1) for _, ended in times]):
+        running += step
+        most = max(most, running)
+    return most
+
+
+MEASURES: dict[str, Callable[..., Outcome]] = {
+    each.__name__: each for each in (unique, idempotent, concurrency, rate, bounded, events, killed)
 }
 
 
@@ -376,11 +537,12 @@ def main() -> int:
     options = parser.parse_args()
     if not any(map(os.path.exists, LIBRARIES)):
         parser.error("MariaDB's library of Galera is not installed.")
-    with cluster(NODES) as urls:
-        _set_up(urls)
+    with cluster(NODES) as servers:
+        _set_up(servers.urls)
         wrong = 0
         for name in options.only:
-            figures, faults = MEASURES[name](options.count)
+            given = [servers] if name == "killed" else []
+            figures, faults = MEASURES[name](options.count, *given)
             sys.stdout.write(f"{name}: {figures}\n{''.join(f'  WRONG: {fault}{chr(10)}' for fault in faults[:10])}")
             sys.stdout.flush()
             wrong += bool(faults)

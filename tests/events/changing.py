@@ -30,8 +30,12 @@ class Copy:
         self._commits = set(EventCommit.objects.values_list("pk", flat=True))
         self._log: dict[str, Any] = EventLog.objects.filter(pk=1).values("last_seq", "pruned_to").get()
 
-    def come_back(self, *new: str) -> None:
-        """Some seconds later, and with jobs of these types pushed before anybody has looked."""
+    def come_back(self, *new: str, jump: int = 0) -> None:
+        """Some seconds later, and with jobs of these types pushed before anybody has looked.
+
+        What gives out ids and numbers goes on `jump` further, as after a crash: PostgreSQL writes down 32 of them at
+        once, and begins behind these.
+        """
         clock.advance(seconds=5)
         with transaction.atomic():
             EventLog.objects.select_for_update().get(pk=1)
@@ -41,9 +45,9 @@ class Copy:
             for model, rows in self._beside.items():
                 model._default_manager.all().delete()
                 model._default_manager.bulk_create(rows)
-            _count_on(Event._meta.db_table, "id", max(self._events, default=0))
+            _count_on(Event._meta.db_table, "id", max(self._events, default=0) + jump)
             if connection.vendor == "postgresql":
-                _count_on(EventCommit._meta.db_table, "seq", max(self._commits, default=0))
+                _count_on(EventCommit._meta.db_table, "seq", max(self._commits, default=0) + jump)
             enqueue(*new)
 
 

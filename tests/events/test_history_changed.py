@@ -14,6 +14,7 @@ from django_ojs import clock
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
 from django_ojs.events.log import EventPage
+from django_ojs.events.order import LogPosition
 from django_ojs.models import Event, EventLog, MetricSeries
 from django_ojs.parts import LastingTask, PartEvent
 from django_ojs.realtime import hub as hubs
@@ -49,15 +50,20 @@ def written(*types: str) -> None:
         enqueue(name)
 
 
+#: What sequences give out next after a failover: what was given out before, or something beyond it.
+JUMPS = pytest.mark.parametrize("jump", [0, 1, 32], ids=["no jump", "a jump among the lost", "a jump beyond them"])
+
+
 class TestACursor:
+    @JUMPS
     @pytest.mark.parametrize("new", [["a.new"], ["a.new", "a.other"], ["a.new", "a.other", "a.third"]])
-    def test_of_a_lost_event_goes_on_behind_the_last_one_before_it(self, new: list[str]) -> None:
+    def test_of_a_lost_event_goes_on_behind_the_last_one_before_it(self, new: list[str], jump: int) -> None:
         """Whether the log is shorter than before, another event has the id, or it is longer."""
         written("a.first", "a.kept")
         copy = Copy()
         written("a.lost", "a.last")
         cursor, told = log.read().cursor, times()
-        copy.come_back(*new)
+        copy.come_back(*new, jump=jump)
         page = log.read(after=cursor)
         assert types_of(page) == new
         assert page.gap == {
@@ -155,6 +161,56 @@ class TestACursor:
             other.let_go()
         assert log.read(after=cursor) == EventPage([], cursor, False)
 
+    def test_that_a_standby_will_never_have_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its id was jumped over, so that no other event has it."""
+        written("a.first")
+        copy = Copy()
+        written("a.lost")
+        cursor = log.read().cursor
+        monkeypatch.setattr(order, "_is_standby", lambda using: True)
+        copy.come_back("a.new", jump=32)
+        assert log.read(after=cursor) == EventPage([], cursor, False)
+        clock.advance(seconds=90)
+        enqueue("a.later")
+        page = log.read(after=cursor)
+        assert (types_of(page), page.gap and page.gap["reason"]) == (["a.new", "a.later"], "history_changed")
+
+    def test_behind_a_load_balancer_with_a_standby_has_one_answer_for_each_case(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Pruned, not here yet, and lost: on the standby, too."""
+        written("a.pruned", "a.first")
+        pruned = log.read(limit=1).cursor
+        oldest = Event.objects.get(job_type="a.first").pk
+        EventLog.objects.update(pruned_to=oldest - 1)
+        Event.objects.filter(pk__lt=oldest)._raw_delete("default")
+        lost = Copy()
+        written("a.lost")
+        lost_cursor = log.read().cursor
+        lost.come_back("a.new")
+        lagging = Copy()
+        clock.advance(seconds=1)
+        enqueue("a.newest")
+        newest = log.read().cursor
+        on_primary = [log.read(after=cursor) for cursor in (pruned, lost_cursor, newest)]
+        lagging.come_back()
+        monkeypatch.setattr(order, "_is_standby", lambda using: True)
+        on_standby = [log.read(after=cursor) for cursor in (pruned, lost_cursor, newest)]
+        reasons = ["pruned", "history_changed", None]
+        for pages, more in ((on_primary, ["a.newest"]), (on_standby, [])):
+            assert [page.gap and page.gap["reason"] for page in pages] == reasons
+            assert [types_of(page) for page in pages] == [["a.first", "a.new", *more], ["a.new", *more], []]
+        assert on_standby[2].cursor == newest
+
+    def test_where_sequences_have_jumped_and_nothing_is_lost_has_no_gap(self) -> None:
+        written("a.first")
+        cursor = log.read().cursor
+        Copy().come_back("a.new", jump=32)
+        page = log.read(after=cursor)
+        assert (types_of(page), page.gap) == (["a.new"], None)
+        assert log.read(after=page.cursor) == EventPage([], page.cursor, False)
+        assert types_of(log.earlier(Filter(), before=page.cursor)) == ["a.first"]
+
     def test_a_reader_of_earlier_pages_goes_on_with_what_is_older(self) -> None:
         written("a.first", "a.kept")
         copy = Copy()
@@ -206,6 +262,25 @@ class TestATransactionThatIsSlowerThanALostPass:
         first = log.read(after=kept, limit=1)
         assert types_of(log.read(after=first.cursor)) == ["a.quick"]
 
+    @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "kept"])
+    def test_a_reader_that_looks_while_the_pass_is_made_gets_it(
+        self, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+    ) -> None:
+        """Whether the event that it has seen last is lost, or waits for a place."""
+        kept, cursor = self.lose_a_pass()
+        if is_lost:
+            Event.objects.filter(job_type="a.quick")._raw_delete("default")
+        before = order.before
+
+        def after_the_pass(*given: Any) -> LogPosition:
+            order.catch_up("default")
+            return before(*given)
+
+        monkeypatch.setattr(order, "before", after_the_pass)
+        place, gap = log.start(cursor, "default")
+        assert log.cursor(place, "default") == kept
+        assert gap is not None
+
     def test_of_a_host_whose_clock_is_behind(self, frozen_clock: Any) -> None:
         _, cursor = self.lose_a_pass()
         frozen_clock.advance(seconds=-30)
@@ -251,15 +326,16 @@ def lost_with(slow: OpenTransaction, lost: LostPasses) -> None:
 
 @pytest.mark.usefixtures("closing")
 class TestAListener:
+    @JUMPS
     @pytest.mark.parametrize("new", [[], ["a.new"], ["a.new", "a.b", "a.c", "a.d", "a.e"]])
-    async def test_is_told_and_gets_all_that_comes_then(self, new: list[str]) -> None:
+    async def test_is_told_and_gets_all_that_comes_then(self, new: list[str], jump: int) -> None:
         await do(written, "a.kept")
         async with Hub.current().subscribe(Filter()) as stream, Hub.current().subscribe(Filter()) as idle:
             await nothing_more(stream)
             copy = await do(Copy)
             await do(written, "a.lost", "a.gone", "a.last")
             assert names(await take(stream, 3)) == names(await take(idle, 3)) == ["a.lost", "a.gone", "a.last"]
-            await do(copy.come_back, *new)
+            await do(lambda: copy.come_back(*new, jump=jump))
             for each in (stream, idle):
                 gap, *events = await take(each, 1 + len(new))
                 assert names([gap, *events]) == ["gap", *new]

@@ -10,20 +10,22 @@ ORDER BY `django_ojs_eventlog`.`id` ASC
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
-SELECT `django_ojs_event`.`id` AS `id`
+SELECT `django_ojs_event`.`id` AS `id`,
+    (
+        SELECT coalesce(
+            nullif(max(CASE WHEN variable_name = 'WSREP_CLUSTER_STATE_UUID' THEN variable_value END), ''),
+            concat(
+                @@server_id, '@',
+                unix_timestamp() - max(CASE WHEN variable_name = 'UPTIME' THEN variable_value END)
+            )
+        )
+        FROM information_schema.global_status
+        WHERE variable_name IN ('UPTIME', 'WSREP_CLUSTER_STATE_UUID')
+    ) AS `run`
 FROM `django_ojs_event`
 WHERE `django_ojs_event`.`seq` IS NULL
 ORDER BY 1 ASC
 LIMIT 1000;
-
-SELECT coalesce(
-    nullif(max(CASE WHEN variable_name = 'WSREP_CLUSTER_STATE_UUID' THEN variable_value END), ''),
-    concat(
-        @@server_id, '@', unix_timestamp() - max(CASE WHEN variable_name = 'UPTIME' THEN variable_value END)
-    )
-)
-FROM information_schema.global_status
-WHERE variable_name IN ('UPTIME', 'WSREP_CLUSTER_STATE_UUID');
 
 -- sent once for each row
 -- parameters: integer, integer
