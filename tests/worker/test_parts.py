@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import backoff, enqueue_many, job
+from django_ojs import backoff, database, enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
 from django_ojs.faults import is_contention
 from django_ojs.jobs.cancel import cancel_one
@@ -41,6 +41,7 @@ from django_ojs.worker.writer import FairLock, Writer, deliver_reports, keep_rep
 from django_ojs.workerregistry.directory import unserved_types
 from django_ojs.workerregistry.heartbeat import Beat, BeatAnswer, beat, extend
 from django_ojs.workerregistry.registration import NameInUse, register
+from tests.refusing import READ_ONLY, refusing
 from tests.waiting import eventually
 
 USING = "default"
@@ -674,6 +675,47 @@ def test_an_outage_ends_when_the_worker_stops(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(GaveUp, match="connection refused") as caught:
         persist(action, USING, stopping)
     assert isinstance(caught.value.__cause__, OperationalError)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_only_reads_leaves_a_server_that_takes_no_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has nothing to do kept its session with the old server for ever: no job came to it any more."""
+    monkeypatch.setattr(database, "CLOSE_EVERY", 0.0)
+    read, told = threading.Semaphore(0), threading.Event()
+    sessions: list[Any] = []
+
+    def reads() -> None:
+        try:
+            for _ in range(4):
+                persist(lambda: sessions.append(_session(Worker.objects.exists())), USING, threading.Event())
+                read.release()
+                if len(sessions) == 2:
+                    assert told.wait(60)
+        finally:
+            connections.close_all()
+
+    def writes() -> None:
+        with refusing(READ_ONLY):
+            Worker.objects.update(asleep=False)
+
+    thread = threading.Thread(target=reads)
+    thread.start()
+    for _ in range(2):
+        assert read.acquire(timeout=60)
+    try:
+        stopping = threading.Event()
+        stopping.set()
+        with pytest.raises(GaveUp):
+            persist(writes, USING, stopping)
+    finally:
+        told.set()
+        thread.join(60)
+    assert [sessions[0] is one for one in sessions] == [True, True, False, False]
+    assert sessions[2] is sessions[3]
+
+
+def _session(asked: object) -> Any:
+    return connections[USING].connection
 
 
 def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
