@@ -871,3 +871,25 @@ def test_claimer_and_writer_take_turns_on_sqlite(claimed: Any, monkeypatch: pyte
     Writer("w", USING, lambda runs: None, lambda name: None, write_lock).write([(run, Completed(None))])
     assert held == [True, True]
     assert not write_lock.locked()  # type: ignore[attr-defined]
+
+
+def test_a_health_file_that_cannot_be_touched_ends_nothing_and_is_told_once_and_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    file = processinfo.HealthFile(folder / "healthy")
+    file._tries.longest = 0.0
+    for _ in range(2):
+        file._next = 0.0
+        file.touch()
+    (message,) = caplog.messages
+    assert message.startswith("Touching the health file failed (")
+    folder.mkdir()
+    for _ in range(2):  # it has recovered when it works for a while, which is no time here
+        file._next = 0.0
+        file.touch()
+    assert (folder / "healthy").exists()
+    assert len(caplog.messages) == 2
+    file.remove()
+    file.remove()
+    assert not (folder / "healthy").exists()
