@@ -507,6 +507,12 @@ def note_read_only(error: BaseException) -> None:
         _read_only_at = time.monotonic()
 
 
+def forget() -> None:
+    """As if no server had refused to write, as tests begin."""
+    global _read_only_at
+    _read_only_at = float("-inf")
+
+
 def leave_read_only(using: str) -> None:
     """Close the connection of this thread where another one has met a server that takes no writes since the last call.
 
