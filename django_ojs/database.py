@@ -22,13 +22,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import dj_database_url
-from django.db import Error, OperationalError, connections, router, transaction
+from django.db import Error, IntegrityError, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from django_ojs import idleness, packets, tenants
 from django_ojs.backoff import Backoff, SharedBackoff
 from django_ojs.faults import (
     DatabaseFault,
+    LostRace,
     ReadOnly,
     StoodStill,
     ended_for_idleness,
@@ -36,6 +37,7 @@ from django_ojs.faults import (
     has_forgotten,
     is_contention,
     is_general,
+    only_if_taken,
 )
 from django_ojs.guard import get_logger
 
@@ -459,10 +461,69 @@ def _value(found: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
+def unseen(error: IntegrityError, using: str) -> IntegrityError | LostRace:
+    """What to raise where a row was in the way of an insert, and a look finds none.
+
+    The open transaction may see only what had been committed before it began: then the row is newer, and who begins
+    the transaction again finds it. Else it is the error itself, which is raised here where it is about another
+    constraint.
+    """
+    only_if_taken(error)
+    if not _sees_the_past(using):
+        return error
+    return LostRace("Another transaction has stored a row that this one is too old to see.")
+
+
+def _sees_the_past(using: str) -> bool:
+    """Whether what the open transaction reads is as old as itself: REPEATABLE READ and what is stricter."""
+    connection: Any = connections[using]
+    if not connection.in_atomic_block or connection.needs_rollback:
+        return False
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SHOW transaction_isolation")
+        elif connection.vendor == "mysql":
+            name = "tx_isolation" if connection.mysql_is_mariadb else "transaction_isolation"
+            cursor.execute(f"SELECT @@{name}")
+        else:  # an insert of SQLite's fails for the age of its transaction
+            return False
+        return str(cursor.fetchone()[0]).lower().replace("-", " ") in ("repeatable read", "serializable")
+
+
 # Connections to a server that is gone, or takes no writes any more.
 
 
 _renewing = threading.Lock()
+#: When a thread of this process last met a server that takes no writes, and when each thread last closed its sessions.
+_read_only_at = float("-inf")
+_closed_at = threading.local()
+CLOSE_EVERY = 1.0  #: seconds, at least, between two closes by the same thread
+
+
+def note_read_only(error: BaseException) -> None:
+    """Let `leave_read_only` close what led this process to a server that takes no writes, if that is what it met."""
+    global _read_only_at
+    if fault_of(error) is DatabaseFault.READ_ONLY:
+        _read_only_at = time.monotonic()
+
+
+def forget() -> None:
+    """As if no server had refused to write, as tests begin."""
+    global _read_only_at
+    _read_only_at = float("-inf")
+
+
+def leave_read_only(using: str) -> None:
+    """Close the connection of this thread where another one has met a server that takes no writes since the last call.
+
+    Behind its address there may be another server by now, and a session lasts with the old one: whoever only reads
+    there, as one that has nothing to do, never finds out.
+    """
+    now, before = time.monotonic(), getattr(_closed_at, using, None)
+    if before is None or (before <= _read_only_at and now - before >= CLOSE_EVERY):
+        setattr(_closed_at, using, now)
+        if before is not None and not connections[using].in_atomic_block:
+            connections[using].close()
 
 
 def leave(connection: Any, error: BaseException) -> None:
@@ -472,6 +533,7 @@ def leave(connection: Any, error: BaseException) -> None:
     Left to themselves, the next requests would find the others one by one, and wait longer after each. Inside a
     transaction only the pool is looked after: who began it has the connection.
     """
+    note_read_only(error)
     pool = getattr(connection, "pool", None)
     if not connection.in_atomic_block:
         if pool is not None and connection.connection is not None:

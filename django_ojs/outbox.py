@@ -19,7 +19,7 @@ from django.db.models import Q
 
 from django_ojs import clock, jsontext, spellings
 from django_ojs.conf import ojs_settings
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, unseen
 from django_ojs.errors import Conflict, Duplicate, OJSError
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
@@ -249,5 +249,5 @@ def _insert(entries: Sequence[OutboxEntry], using: str) -> None:
         ids = [entry.target_id for entry in entries]
         taken = OutboxEntry.objects.using(using).filter(target_id__in=ids).values_list("target_id", flat=True).first()
         if taken is None:
-            raise
+            raise unseen(error, using) from error.__cause__
         raise duplicate_id(taken, None) from error

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck
 
 from django_ojs import backoff, clock, jsontext, keys, packets
 from django_ojs.conf import ojs_settings
+from django_ojs.database import forget as forget_read_only
 from django_ojs.database import url_of
 from django_ojs.events import catalogue, ids
 from django_ojs.events.catalogue import Record
@@ -277,6 +278,7 @@ def _fresh_state() -> Iterator[None]:
         access._renewals.forget()
     backoff.forget()
     outage.forget()
+    forget_read_only()
     ojs_settings.reset()  # type: ignore[attr-defined]
 
 

@@ -227,7 +227,7 @@ def test_only_one_module_judges_the_errors_of_databases() -> None:
 
 
 #: What a handler of IntegrityError asks, so that it takes no other constraint for a row that another has made.
-SURE = {"only_if_taken", "duplicate_of_id", "_with_free_ids", "duplicate_id"}
+SURE = {"only_if_taken", "unseen", "duplicate_of_id", "_with_free_ids", "duplicate_id"}
 
 
 def test_only_a_row_that_is_there_counts_as_made_by_another() -> None:

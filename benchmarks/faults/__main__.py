@@ -97,7 +97,7 @@ def _until_back(site: Site, ended: float) -> list[str]:
         looks = site.looks[-1:]
         missing = [] if site.record.last_answer > ended else ["a push"]
         missing += [] if site.record.last_stream > ended + 0.5 else ["the stream"]
-        missing += [name for look in looks for name, well in look.healthy.items() if not well or look.at < ended]
+        missing += [name for look in looks for name, well in look.healthy.items() if not well or look.began < ended]
         if looks and not missing:
             return []
     return missing
@@ -117,7 +117,7 @@ def _of_health(site: Site, fault: Fault, began: float, ended: float) -> list[str
     """Whether the probes of the servers said that nothing can be stored, where that was so."""
     if fault.name not in UNWELL:
         return []
-    during = [look for look in list(site.looks) if began + NOTICED < look.at < ended][:-1]  # the last may end later
+    during = [look for look in list(site.looks) if began + NOTICED < look.began and look.ended < ended]
     well = {name: sum(look.healthy[name] for look in during) for name in ("server", "gRPC") if name in site.pids()}
     return [f"the {name} said {number} of {len(during)} times to be ready" for name, number in well.items() if number]
 

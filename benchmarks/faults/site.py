@@ -30,9 +30,10 @@ MARK_EVERY = 10  #: of so many jobs one carries what a fault of statements looks
 
 
 class Look(NamedTuple):
-    """Which of the processes said to be healthy at an instant."""
+    """Which of the processes said to be healthy between two instants."""
 
-    at: float
+    began: float
+    ended: float
     healthy: dict[str, bool]
 
 
@@ -188,7 +189,8 @@ class Site:
 
     def _look(self) -> None:
         while not self._ended.wait(0.25):
-            self.looks.append(Look(time.monotonic(), self._healthy()))
+            began, healthy = time.monotonic(), self._healthy()
+            self.looks.append(Look(began, time.monotonic(), healthy))
 
     def _healthy(self) -> dict[str, bool]:
         found = {}

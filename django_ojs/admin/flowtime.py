@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from django.db.models import Min
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -20,7 +21,7 @@ from django_ojs import clock
 from django_ojs.admin.display import ago, colour_label, duration, ellipsized, printable
 from django_ojs.admin.history import AttemptLine, Axis, colour_of, line_of
 from django_ojs.jobs import attempts as kept
-from django_ojs.models import Workflow, WorkflowStep
+from django_ojs.models import Event, Workflow, WorkflowStep
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import TERMINAL, State
 
@@ -36,10 +37,7 @@ _THIN = 2.0
 
 @dataclasses.dataclass(slots=True)
 class Span:
-    """A job of the workflow that is or was: since when it waited, when its last attempt started, and when it ended.
-
-    Of a job that was tried again it is not known when it could have started first: it waited since it was there.
-    """
+    """A job of the workflow that is or was: since when it waited, when its last attempt started, and when it ended."""
 
     position: int
     name: str
@@ -61,20 +59,32 @@ class Span:
 
 
 def spans(flow: Workflow) -> list[Span]:
-    """Those whose jobs exist, in the order of their positions: one statement, whatever their number."""
+    """Those whose jobs exist, in the order of their positions: one statement, whatever their number, and one more for
+    jobs that were tried again.
+
+    The row of such a job says when it waited last. When it could have started first is in the event log; where that
+    has forgotten it, the job waited since it was there.
+    """
     names = (
         "type", "state", "queue", "attempt", "round", "activated_at", "created_at", "enqueued_at", "started_at",
         "finished_at",
     )  # fmt: skip
     steps = WorkflowStep.objects.filter(workflow_id=flow.pk, job__state__isnull=False).order_by("position")
     rows: Iterable[Any] = steps.values_list("position", "step_id", "job_id", *(f"job__{name}" for name in names))
-    found = []
-    for position, step, job, job_type, state, queue, attempt, again, *times in rows:
+    found, again = [], []
+    for position, step, job, job_type, state, queue, attempt, rounds, *times in rows:
         activated, created, enqueued, started, ended = times
         if state != State.PENDING:
-            first = not attempt or (attempt == 1 and not again and started and enqueued and enqueued <= started)
-            waited = (first and enqueued) or activated or created
-            found.append(Span(position, step, job_type, job, state, queue, attempt, waited, started, ended))
+            first = not attempt or (attempt == 1 and started and enqueued and enqueued <= started)
+            waited = (first and not rounds and enqueued) or activated or created
+            found.append(span := Span(position, step, job_type, job, state, queue, attempt, waited, started, ended))
+            if rounds or not first:
+                again.append(span)
+    if again:
+        waits = Event.objects.filter(job_id__in=[span.job for span in again], type="job.enqueued")
+        began = dict(waits.order_by().values_list("job_id").annotate(Min("time")))
+        for span in again:
+            span.waited = began.get(span.job, span.waited)
     return found
 
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError
 
 from django_ojs import clock, spellings
 from django_ojs.access import UNLIMITED, Limits
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, unseen
 from django_ojs.errors import Conflict, NotFound, PermissionDenied
 from django_ojs.faults import only_if_taken
 from django_ojs.messages import phrase
@@ -56,7 +56,7 @@ def register(
         only_if_taken(error)
         found = _change(spec, source, declared, limits, now, using)
         if found is None:
-            raise
+            raise unseen(error, using) from error.__cause__
         return found, False
     return schedule, True
 

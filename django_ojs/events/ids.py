@@ -20,9 +20,9 @@ from typing import NamedTuple
 from django.db import IntegrityError, connections
 
 from django_ojs import tenants
-from django_ojs.database import atomic, commits_later
+from django_ojs.database import atomic, commits_later, unseen
 from django_ojs.errors import InvalidRequest
-from django_ojs.faults import HeldByAnother, only_if_taken
+from django_ojs.faults import HeldByAnother
 from django_ojs.models import EventLog
 from django_ojs.rules import ids
 
@@ -139,5 +139,6 @@ def _make_row(using: str) -> EventLog:
         with atomic(using=using):
             return EventLog.objects.using(using).create(pk=1, salt=secrets.token_hex(16))
     except IntegrityError as error:  # another process was first
-        only_if_taken(error)
-        return EventLog.objects.using(using).get(pk=1)
+        if (row := EventLog.objects.using(using).filter(pk=1).first()) is None:
+            raise unseen(error, using) from error.__cause__
+        return row

@@ -20,6 +20,7 @@ event, is found by asking for the claims of streams that are full, four times a 
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 import uuid
@@ -35,7 +36,7 @@ from django.db.models import Exists, OuterRef
 from django_ojs import clock, hooks, lockwaits
 from django_ojs.backoff import Backoff
 from django_ojs.events.catalogue import Record
-from django_ojs.faults import is_contention, passes, suppress_passing
+from django_ojs.faults import HeldByAnother, is_contention, passes, suppress_passing
 from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.guard import get_logger
 from django_ojs.jobs.fetch import Fetch, fetch_each
@@ -71,6 +72,8 @@ _WAITING = (State.SCHEDULED, State.RETRYABLE, State.AVAILABLE)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: Seconds that the end of the loop waits for the thread that listens.
 END_OF_WAKER = 1.0
+#: Seconds for which it tries to hand back what other transactions have locked, and the longest pause between two tries.
+HAND_BACK, BETWEEN_HAND_BACKS = 2.0, 0.25
 #: Of how many workers the rows say that they sleep, for all of them: one would do, but a worker may be forgotten.
 SLEEPERS = 3
 
@@ -342,8 +345,11 @@ class JobStreams:
         for stream, rows in delivered:
             try:
                 stream.deliver(rows)
-            except RuntimeError:  # its event loop is closed
+            except Exception as error:  # its event loop is closed; or a fault that must not meet the other streams
+                if not isinstance(error, RuntimeError):
+                    logger.exception("Jobs could not be delivered to a stream of the worker %r.", stream.worker_id)
                 self.close(stream)
+                stream.close()
         self._asker.wake()
 
     def rest(self, streams: Collection[JobStream]) -> bool:
@@ -422,50 +428,59 @@ class _Claimer(Service):
         self._waker.wake()
 
     def run(self) -> None:
-        self._waker = waker_for(self._using, self._named)  # a new one each time that the thread runs this again
-        self._waker.start()
+        while not self.stopping.is_set():
+            try:
+                self._claim_on()
+            except BaseException:  # noqa: BLE001 - told and tried again; away, where the server stops
+                if not self.stopping.is_set():
+                    self.stopping.wait(self._faults.failed())
+        self._leave()  # whatever happened before
+
+    def _claim_on(self) -> None:
+        """Claim until the server stops, and say then that no worker sleeps here any more; or until something fails."""
+        self._waker = waker_for(self._using, self._named)
         try:
+            self._waker.start()
             with woken_here(self._using, self._waker.wake):
                 while not self.stopping.is_set():
-                    try:
-                        self._poll()
-                    except BaseException:  # noqa: BLE001 - told and tried again; away, where the server stops
-                        if not self.stopping.is_set():
-                            self.stopping.wait(self._faults.failed())
-                    else:
-                        self._faults.worked()
-            self._leave()
+                    self._poll()
+                    self._faults.worked()
         finally:
-            self._waker.close()
-            self._waker.stop(END_OF_WAKER)
+            try:
+                with suppress_passing():
+                    self._waker.awake()
+            finally:
+                self._waker.close()
+                self._waker.stop(END_OF_WAKER)
 
     def _leave(self) -> None:
-        """Give back what is left, as far as that can be done, and say that no worker sleeps here any more."""
-        try:
-            self._give_back()
-        except BaseException as error:  # noqa: BLE001 - the thread ends, and has said goodbye
-            self._tell_left(error)
-        else:
-            if self._streams.has_returns:
-                self._tell_left("other transactions have locked them")
-        with suppress_passing():
-            self._waker.awake()
-
-    def _tell_left(self, why: object) -> None:
-        logger.warning(
-            "Jobs that were not sent come back when their reservations end: %s",
-            str(why).strip() or type(why).__name__,
-            exc_info=isinstance(why, BaseException) and not passes(why),
-        )
+        """Give back what is left, as far as that can be done, and tell of the rest."""
+        tries = Backoff("Handing back jobs that were not sent", 0.01, BETWEEN_HAND_BACKS, logger=logger)
+        while True:
+            try:
+                self._give_back()
+                if not self._streams.has_returns:
+                    return
+                raise HeldByAnother("Other transactions have locked them.")
+            except BaseException as error:
+                pause = tries.failed(quiet=math.inf)
+                if tries.lasts >= HAND_BACK or not is_contention(error):
+                    logger.warning(
+                        "Jobs that were not sent come back when their reservations end: %s",
+                        str(error).strip() or type(error).__name__,
+                        exc_info=not passes(error),
+                    )
+                    return
+            time.sleep(pause)
 
     def _poll(self) -> None:
         """Claim for all that have room; then sleep, unless there may be more."""
         self._give_back()
         if not self._streams:
-            self._waker.awake()
-            # Nothing to do until a stream comes, but for what could not be handed back.
+            done = self._waker.awake() and not self._streams.has_returns
+            # Nothing to do until a stream comes, but for what another transaction was in the way of.
             with self.resting():
-                self._woken.wait(REST if self._streams.has_returns else None)
+                self._woken.wait(None if done else REST)
             self._woken.clear()
             return
         self._record_seen()

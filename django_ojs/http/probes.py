@@ -25,7 +25,7 @@ from rest_framework.response import Response
 
 from django_ojs import clock, errors, parts
 from django_ojs.conf import ojs_settings
-from django_ojs.database import try_to_write
+from django_ojs.database import note_read_only, try_to_write
 from django_ojs.errors import OJSError
 from django_ojs.faults import NotAnswered, StoreFull, unmigrated
 from django_ojs.guard import described
@@ -288,6 +288,7 @@ def _ask(using: str, question: _Question) -> None:
             try_to_write(cursor)
             question.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001 - raised again by `ask`
+        note_read_only(error)
         question.error = error
     except BaseException as error:  # noqa: BLE001 - what would end whoever asks
         question.error = NotAnswered(f"Asking the database ended with {described(error)}.")

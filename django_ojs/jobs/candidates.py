@@ -17,6 +17,7 @@ from django.db import IntegrityError, connections
 
 from django_ojs import middleware, spellings
 from django_ojs.access import UNLIMITED, Limits
+from django_ojs.database import unseen
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
 from django_ojs.messages import Phrase, phrase
 from django_ojs.models import Job
@@ -137,12 +138,15 @@ class Taken(NamedTuple):
 
 
 def duplicate_of_id(error: IntegrityError, candidates: Sequence[Candidate], using: str) -> Duplicate:
-    """Which of these ids is taken, for the error of an insert that was rolled back, with the state of that job. Raises
-    `error` where none is: something else was in the way, or the caller's transaction is broken and cannot be asked."""
+    """Which of these ids is taken, for the error of an insert that was rolled back, with the state of that job.
+
+    Raises `error` where none is: something else was in the way, or the caller's transaction is broken and cannot be
+    asked; LostRace where that transaction is older than the job.
+    """
     taken = {} if connections[using].needs_rollback else taken_ids(candidates, using)
     culprits = [candidate for candidate in candidates if candidate.valid_spec.id in taken]
     if not culprits:
-        raise error
+        raise unseen(error, using)
     return duplicate_of(min(culprits, key=lambda one: one.valid_spec.id), taken)
 
 

@@ -36,7 +36,7 @@ from django.db.models.lookups import LessThan
 
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.database import atomic, database, retried
+from django_ojs.database import atomic, database, retried, unseen
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
@@ -118,7 +118,8 @@ def put(rule: Rule, *, using: str | None = None) -> bool:
                 rows.create(name=rule.name, created_at=values["updated_at"], **values)
         except IntegrityError as error:  # another caller made it meanwhile
             only_if_taken(error)
-            rows.filter(name=rule.name).update(**values)
+            if not rows.filter(name=rule.name).update(**values):
+                raise unseen(error, using) from error.__cause__
             return False
     return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
 from django.db import connections, transaction
@@ -20,7 +20,12 @@ from django_ojs.models.job import LIMITED, JobRow
 from django_ojs.rules.ids import new_id
 
 CHANNEL = "ojs_jobs"
-_WAKE = f"SELECT pg_notify('{CHANNEL}', %s) WHERE EXISTS (SELECT 1 FROM {Worker._meta.db_table} WHERE asleep)"  # noqa: S608
+_WORKER = Worker._meta.db_table
+_WAKE = f"SELECT pg_notify('{CHANNEL}', %s) WHERE EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"  # noqa: S608
+_SAY_ASLEEP = (
+    f"UPDATE {_WORKER} SET asleep = %(asleep)s WHERE id IN "  # noqa: S608
+    f"(SELECT id FROM {_WORKER} WHERE id = ANY(%(workers)s) FOR NO KEY UPDATE SKIP LOCKED) RETURNING id"
+)
 #: The sleeping workers of this process: database and call that wakes.
 _sleepers: set[tuple[str, Callable[[], None]]] = set()
 
@@ -46,6 +51,20 @@ def wake_workers(using: str) -> None:
     waker = _waker(using)
     if not any(hook[1] is waker for hook in connection.run_on_commit):
         transaction.on_commit(waker, using=using)
+
+
+def say_asleep(workers: Collection[str], asleep: bool, using: str) -> list[str]:
+    """Write into the rows of these workers whether they sleep; return whose rows do not say so now.
+
+    For PostgreSQL. It waits for nobody: a row that another transaction holds is left as it is.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(_SAY_ASLEEP, {"asleep": asleep, "workers": list(workers)})
+        written = {name for (name,) in cursor.fetchall()}
+    if not (left := [name for name in workers if name not in written]):
+        return []
+    found = dict(Worker.objects.using(using).filter(pk__in=left).values_list("pk", "asleep"))
+    return [name for name in left if found.get(name, False) is not asleep]
 
 
 def slots_freed(rows: Iterable[JobRow], using: str) -> None:

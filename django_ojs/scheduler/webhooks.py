@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from django.core.mail import EmailMessage
+from django.db import connections
 
 from django_ojs import webhooks
 from django_ojs.backoff import Backoff
@@ -140,7 +141,7 @@ class Webhooks(DutyThread):
         self._woken.set()
 
     def _follow(self) -> float:
-        with suppress_passing():
+        with suppress_passing(lambda error: connections[self._using].close()):  # the next look gets another session
             self._sender.record_replies(self._using)
         return FOLLOWER_LOOK
 

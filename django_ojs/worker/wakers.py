@@ -20,10 +20,9 @@ from typing import Any
 from django.db import connections
 
 from django_ojs.backoff import Backoff
-from django_ojs.faults import suppress_passing
+from django_ojs.faults import is_contention, suppress_passing
 from django_ojs.guard import get_logger
-from django_ojs.lifecycle.waking import CHANNEL, process_identity
-from django_ojs.models import Worker
+from django_ojs.lifecycle.waking import CHANNEL, process_identity, say_asleep
 from django_ojs.scheduler.service import RESTART, Service
 from django_ojs.worker.filewatch import FileWatch, Gone, watch
 
@@ -87,8 +86,10 @@ class PollingWaker:
         """Let `wait` and `wait_for_slot` return. From any thread, but not from a signal handler."""
         self._woken.set()
 
-    def awake(self) -> None:
-        """Need not be woken until the next `wait`, which may be long after. From the thread of the claimer."""
+    def awake(self) -> bool:
+        """Need not be woken until the next `wait`, which may be long after; False if others do not know that yet, and
+        it is to be called again. From the thread of the claimer."""
+        return True
 
     def start(self) -> None:
         """Begin to listen."""
@@ -276,7 +277,8 @@ class ListeningWaker(DescriptorWaker):
     one by one neither writes nor looks between two of them.
 
     A push that began before the row was written does not notify, and may commit after the last look: so the first naps
-    are short.
+    are short. While the row cannot be written, because another transaction holds it or the database takes no writes, it
+    sleeps as one that nobody wakes.
     """
 
     BUSY = 0.1  #: seconds of work without a pause after which nothing needs to be notified
@@ -296,8 +298,8 @@ class ListeningWaker(DescriptorWaker):
         super().start()
         self._listener.start()
 
-    def awake(self) -> None:
-        self._say_asleep(False)
+    def awake(self) -> bool:
+        return self._say_asleep(False)
 
     def stop(self, timeout: float | None = None) -> bool:
         stopped = self._listener.stop(timeout)
@@ -308,9 +310,11 @@ class ListeningWaker(DescriptorWaker):
             return super().wait(found=found)
         if self._asleep and not (found and self._is_busy()):
             return self._sleep_until_notified()
-        self._say_asleep(not found)
-        self._nap = self.FIRST_NAP
+        said = self._say_asleep(not found)
         self._listener.heard()
+        if not found and not said:
+            return super().wait(found=False)
+        self._nap = self.FIRST_NAP
         return found
 
     def wait_for_slot(self) -> None:
@@ -339,14 +343,22 @@ class ListeningWaker(DescriptorWaker):
             self._busy_since = None
         return notified
 
-    def _say_asleep(self, asleep: bool) -> None:
+    def _say_asleep(self, asleep: bool) -> bool:
+        """Whether that is what the rows say now: that one sleeps, or that none does."""
         if asleep == self._asleep:
-            return
-        with suppress_passing():  # away: the next look will notice, and wait
-            if asleep:
-                self._sleepers = list(self._workers())
-            Worker.objects.using(self._using).filter(pk__in=self._sleepers).update(asleep=asleep)
-            self._asleep = asleep
+            return True
+        workers = list(self._workers()) if asleep else self._sleepers
+        with suppress_passing(self._refused):
+            left = say_asleep(workers, asleep, self._using)
+            self._sleepers = [name for name in workers if (name in left) is not asleep]
+            self._asleep = bool(self._sleepers)
+        return self._asleep is asleep
+
+    def _refused(self, error: Exception) -> None:
+        """The next look gets another connection: this one is cut, or leads to a server that takes no writes any more,
+        and a claimer that has nothing to do only reads."""
+        if not is_contention(error):
+            connections[self._using].close()
 
 
 class Listener(Service):

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from django_ojs import job, lock
+from django_ojs import database, job, lock
 from django_ojs.client import locks
 from django_ojs.client.handle import JobHandle
-from django_ojs.faults import LostRace
+from django_ojs.faults import LostRace, ReadOnly
 from django_ojs.http import waits
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.registry import Registry
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -139,3 +140,21 @@ def test_a_lock_that_was_taken_by_a_call_whose_answer_was_lost_is_the_callers(mo
         assert not lock("import", timeout="1m").acquire()
     connections.close_all()
     assert lock("import", timeout="1m").acquire()
+
+
+def test_requests_that_wait_leave_a_server_that_takes_no_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their thread only reads: while one request waited after the other, it kept its session with the old server."""
+    monkeypatch.setattr(database, "CLOSE_EVERY", 0.0)
+    sessions: list[Any] = []
+
+    def look(ids: Any, using: str) -> Any:
+        connections[using].ensure_connection()
+        sessions.append(connections[using].connection)
+        return ids
+
+    monkeypatch.setattr(waits, "_going_on", look)
+    ends = waits.Ends(USING, lambda: None)
+    with ends.watching(uuid.uuid4(), lambda: None):
+        eventually(lambda: len(sessions) > 1)
+        database.note_read_only(ReadOnly("It stores nothing."))
+        eventually(lambda: sessions[-1] is not sessions[0])

@@ -14,11 +14,13 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock
 from django_ojs.admin import flowtime
 from django_ojs.admin.flowtime import Span, critical
+from django_ojs.jobs import timers
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.models import Workflow
+from django_ojs.models import Event, Workflow
 from django_ojs.rules import workflows
+from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ids import new_job_id
 from django_ojs.workflows import workflow
 from tests.admin.conftest import url
@@ -200,6 +202,33 @@ def test_the_attempts_of_an_earlier_round_are_there_too(admin_client: Client, fr
     chart, bars = drawn(admin_client, flow)
     assert [colour for colour, _, _ in bars] == ["bad", "good"]
     assert ">9 s</text>" in chart
+
+
+@pytest.mark.django_db
+def test_a_delayed_job_that_is_tried_again_waits_since_it_could_have_started(
+    admin_client: Client, frozen_clock: FrozenClock
+) -> None:
+    """Its row has only the latest of these instants: its delay was drawn as if it had waited for a worker."""
+    begin = frozen_clock.now
+    due = format_instant(begin + dt.timedelta(seconds=100))
+    delayed = {**TRIED, "options": {**TRIED["options"], "delay_until": due}}  # type: ignore[dict-item]
+    flow = workflow.create({"type": "chain", "steps": [delayed]}).workflow
+
+    def waited() -> list[float]:
+        return [(span.waited - begin).total_seconds() for span in flowtime.spans(flow)]
+
+    frozen_clock.advance(seconds=100)
+    timers.apply_due()
+    assert waited() == [100]
+    frozen_clock.advance(seconds=3)
+    attempt(frozen_clock, fails=True)
+    assert waited() == [100]
+    frozen_clock.advance(seconds=20)
+    attempt(frozen_clock, fails=False)
+    assert waited() == [100]
+    assert "waited 23 s" in drawn(admin_client, flow)[0]
+    Event.objects.all().delete()
+    assert waited() == [0], "the log has forgotten it"
 
 
 @pytest.mark.django_db

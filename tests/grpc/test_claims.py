@@ -600,6 +600,76 @@ def test_a_job_that_somebody_holds_stops_neither_the_claims_nor_what_is_handed_b
     assert other.next()["id"] == held
 
 
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no locked rows: PostgreSQL, MariaDB")
+def test_what_somebody_holds_for_a_moment_as_the_server_stops_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it was tried once, and the job waited for the end of its reservation."""
+    enqueue()
+    streams = JobStreams(connection.alias)
+    streams.start()
+    leaving = Client(streams, "leaving", slow=True)
+    assert streams.open(leaving.stream)
+    leaving.next()
+    tried = threading.Semaphore(0)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return requeue(*args, **kwargs)
+        finally:
+            tried.release()
+
+    monkeypatch.setattr(claims, "requeue", counted)
+    monkeypatch.setattr(claims, "HAND_BACK", PATIENCE)
+    with holding(Job.objects.all()):
+        streams.ask_to_stop()
+        for _ in range(2):
+            assert tried.acquire(timeout=PATIENCE)
+    assert streams.stop(PATIENCE)
+    assert Job.objects.get().state == "available"
+
+
+def test_what_was_not_sent_is_handed_back_also_where_nothing_could_be_claimed_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claims fail, and begin anew after a pause: the server stops in it."""
+    (job,) = enqueue()
+    streams = JobStreams(connection.alias)
+    streams.start()
+    leaving = Client(streams, "leaving", slow=True)
+    assert streams.open(leaving.stream)
+    leaving.next()
+    failed = threading.Event()
+
+    def no_descriptors(*args: Any) -> Any:
+        failed.set()
+        raise OSError(24, "Too many open files")
+
+    def broken() -> None:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr(claims, "waker_for", no_descriptors)
+    monkeypatch.setattr(streams._claimer, "_poll", broken)
+    streams._claimer.wake()
+    assert failed.wait(PATIENCE)
+    assert streams.stop(PATIENCE)
+    assert Job.objects.get(pk=job).state == "available"
+
+
+def test_a_stream_to_which_nothing_can_be_delivered_keeps_nothing_from_the_others(
+    streams: JobStreams, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(rows: Sequence[JobRow]) -> None:
+        raise LookupError("a fault of ours")
+
+    ended = threading.Event()
+    stream = JobStream(("default",), "broken", places=1, deliver=broken, close=ended.set)
+    assert streams.open(stream)
+    (job,) = enqueue()
+    assert ended.wait(PATIENCE)
+    assert not stream.is_open
+    assert connect("sound").next()["id"] == job
+    assert "could not be delivered" in caplog.text
+
+
 FAULTS = [OperationalError("no route to host"), LookupError("a fault of ours"), SystemExit(3)]
 
 
@@ -643,6 +713,7 @@ def test_what_is_not_handed_back_as_the_server_stops_is_told(
         raise error  # type: ignore[misc]
 
     if error is None:
+        monkeypatch.setattr(claims, "HAND_BACK", 0.05)
         with holding(Job.objects.all()):
             assert streams.stop(PATIENCE)
     else:
@@ -662,6 +733,23 @@ def test_a_worker_whose_row_somebody_holds_stops_no_other_stream(streams: JobStr
         free = connect("free")
         (job,) = enqueue(1)
         assert free.next()["id"] == job
+
+
+@pytest.mark.postgres
+def test_a_worker_whose_row_somebody_holds_stops_no_stream_that_falls_asleep(
+    streams: JobStreams, connect: Connect
+) -> None:
+    """The loop says in the rows of some workers that it sleeps, and that it does no more."""
+    beat(Beat("held"))
+    with holding(Worker.objects.filter(pk="held")):
+        connect("held", "another")
+        free = connect("free")
+        for _ in range(3):
+            settled(streams)
+            (job,) = enqueue(1)
+            row = free.next()
+            assert row["id"] == job
+            free.ack(row)
 
 
 def test_a_storm(streams: JobStreams) -> None:

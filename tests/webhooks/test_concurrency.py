@@ -18,6 +18,7 @@ from django_ojs.events import order
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import Lease, WebhookDelivery
 from django_ojs.scheduler.service import outage, persist
+from django_ojs.scheduler.webhooks import Webhooks
 from django_ojs.webhooks import deliveries as webhooksending
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
@@ -284,3 +285,16 @@ def test_when_the_leader_dies_another_scheduler_goes_on(site: Site, receiver: Re
     assert len(by_first_arrival) == 2 * jobs
     for subject in {subject for subject, _ in by_first_arrival}:
         assert [told for one, told in by_first_arrival if one == subject] == ["job.enqueued", "job.started"]
+
+
+def test_a_scheduler_that_does_not_lead_leaves_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stores the answers that still come: on a connection that was cut it would have tried for ever."""
+    thread = Webhooks(USING, lambda: False)
+
+    def cut(using: str) -> bool:
+        raise OperationalError(2013, "Lost connection to server during query")
+
+    monkeypatch.setattr(thread._sender, "record_replies", cut)
+    connection.ensure_connection()
+    assert thread._follow() > 0
+    assert connection.connection is None

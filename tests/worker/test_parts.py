@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import backoff, enqueue_many, job
+from django_ojs import backoff, database, enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
 from django_ojs.faults import is_contention
 from django_ojs.jobs.cancel import cancel_one
@@ -41,6 +41,7 @@ from django_ojs.worker.writer import FairLock, Writer, deliver_reports, keep_rep
 from django_ojs.workerregistry.directory import unserved_types
 from django_ojs.workerregistry.heartbeat import Beat, BeatAnswer, beat, extend
 from django_ojs.workerregistry.registration import NameInUse, register
+from tests.refusing import READ_ONLY, refusing
 from tests.waiting import eventually
 
 USING = "default"
@@ -676,6 +677,47 @@ def test_an_outage_ends_when_the_worker_stops(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(caught.value.__cause__, OperationalError)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_one_that_only_reads_leaves_a_server_that_takes_no_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has nothing to do kept its session with the old server for ever: no job came to it any more."""
+    monkeypatch.setattr(database, "CLOSE_EVERY", 0.0)
+    read, told = threading.Semaphore(0), threading.Event()
+    sessions: list[Any] = []
+
+    def reads() -> None:
+        try:
+            for _ in range(4):
+                persist(lambda: sessions.append(_session(Worker.objects.exists())), USING, threading.Event())
+                read.release()
+                if len(sessions) == 2:
+                    assert told.wait(60)
+        finally:
+            connections.close_all()
+
+    def writes() -> None:
+        with refusing(READ_ONLY):
+            Worker.objects.update(asleep=False)
+
+    thread = threading.Thread(target=reads)
+    thread.start()
+    for _ in range(2):
+        assert read.acquire(timeout=60)
+    try:
+        stopping = threading.Event()
+        stopping.set()
+        with pytest.raises(GaveUp):
+            persist(writes, USING, stopping)
+    finally:
+        told.set()
+        thread.join(60)
+    assert [sessions[0] is one for one in sessions] == [True, True, False, False]
+    assert sessions[2] is sessions[3]
+
+
+def _session(asked: object) -> Any:
+    return connections[USING].connection
+
+
 def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Deadlock(Exception):
         sqlstate = "40P01"
@@ -829,3 +871,25 @@ def test_claimer_and_writer_take_turns_on_sqlite(claimed: Any, monkeypatch: pyte
     Writer("w", USING, lambda runs: None, lambda name: None, write_lock).write([(run, Completed(None))])
     assert held == [True, True]
     assert not write_lock.locked()  # type: ignore[attr-defined]
+
+
+def test_a_health_file_that_cannot_be_touched_ends_nothing_and_is_told_once_and_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    file = processinfo.HealthFile(folder / "healthy")
+    file._tries.longest = 0.0
+    for _ in range(2):
+        file._next = 0.0
+        file.touch()
+    (message,) = caplog.messages
+    assert message.startswith("Touching the health file failed (")
+    folder.mkdir()
+    for _ in range(2):  # it has recovered when it works for a while, which is no time here
+        file._next = 0.0
+        file.touch()
+    assert (folder / "healthy").exists()
+    assert len(caplog.messages) == 2
+    file.remove()
+    file.remove()
+    assert not (folder / "healthy").exists()

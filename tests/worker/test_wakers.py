@@ -27,6 +27,7 @@ from django_ojs.worker.filewatch import Gone, Inotify, watch
 from django_ojs.worker.wakers import DescriptorWaker, Listener, ListeningWaker, PollingWaker, WatchingWaker
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests import refusing
+from tests.gathering import holding
 
 HOURS = 3600.0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
@@ -390,10 +391,11 @@ class Notified(ListeningWaker):
         self.naps: list[float] = []
         self._listener: Any = FakeListener()
 
-    def _say_asleep(self, asleep: bool) -> None:
+    def _say_asleep(self, asleep: bool) -> bool:
         if asleep != self._asleep:
             self.said.append(asleep)
         self._asleep = asleep
+        return True
 
     def _doze(self, seconds: float, descriptor: int | None = None) -> None:
         self.naps.append(round(seconds, 2))
@@ -473,6 +475,54 @@ def test_a_notification_between_look_and_sleep_wakes(
     listening.wait(found=False)
     asleep(listening, monkeypatch, notify)
     listening.wait(found=False)
+
+
+@pytest.mark.postgres
+def test_a_row_that_somebody_holds_is_waited_for_by_nobody(
+    listening: ListeningWaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claims of all others would wait with it. Meanwhile it sleeps as one that nobody wakes."""
+    slept: list[float] = []
+    monkeypatch.setattr(listening, "_sleep", slept.append)
+    row = Worker.objects.filter(pk="sleeps")
+    with holding(row):
+        assert not listening.wait(found=False)
+        assert (listening._asleep, len(slept)) == (False, 1)
+    listening.wait(found=False)
+    assert (row.get().asleep, len(slept)) == (True, 1)
+    with holding(row):
+        assert not listening.awake()
+    assert row.get().asleep
+    assert listening.awake()
+    assert not row.get().asleep
+
+
+@pytest.mark.postgres
+def test_one_of_several_rows_is_enough_and_one_that_is_gone_needs_no_word(
+    listening: ListeningWaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat(Beat("held"))
+    listening._workers = lambda: ["held", "sleeps", "gone"]
+    with holding(Worker.objects.filter(pk="held")):
+        listening.wait(found=False)
+    assert listening._asleep
+    assert dict(Worker.objects.values_list("pk", "asleep")) == {"held": False, "sleeps": True}
+    Worker.objects.filter(pk="sleeps").delete()
+    assert listening.awake()
+
+
+@pytest.mark.postgres
+def test_a_server_that_takes_no_writes_any_more_is_left_by_one_that_only_reads(
+    listening: ListeningWaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(listening, "_sleep", slept.append)
+    connection.ensure_connection()
+    with refusing.refusing(refusing.READ_ONLY):
+        listening.wait(found=False)
+    assert (connection.connection, len(slept)) == (None, 1)
+    listening.wait(found=False)
+    assert Worker.objects.get(pk="sleeps").asleep
 
 
 @pytest.mark.postgres
