@@ -224,6 +224,7 @@ class FetchedJobSerializer(JobSerializer):
     """A claimed job. Where an attempt of it has saved a checkpoint, it has that; `last_checkpoint` is its state."""
 
     result = result_stored_at = result_size_bytes = result_expires_at = None  # type: ignore[assignment]  # not active
+    progress = progress_message = progress_data = progress_updated_at = None  # type: ignore[assignment]  # of others
     previous_state = re_enqueued_at = None  # type: ignore[assignment]  # of answers about one job
     checkpoint = KeptSerializer(required=False)
     last_checkpoint = serializers.JSONField(required=False)
