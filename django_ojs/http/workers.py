@@ -576,7 +576,7 @@ class WorkerViewSet(OJSViewSet):
         operator_answer=None,
         audit="worker.deregister",
         audit_doors="operator",
-        errors=(409,),
+        operator_errors=(409,),
     )
     def destroy(self, request: Request, worker_id: str) -> Response:
         """Remove a worker that is gone; its jobs go back.
