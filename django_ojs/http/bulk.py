@@ -265,7 +265,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         statuses=(201,),
         answers=_outcomes(BulkEnqueuedSerializer),
         name="bulk_enqueue",
-        errors=(409, 422, 429),
+        errors=(409, 422),
     )
     def create(self, request: Request) -> Response:
         """Enqueue jobs, with an outcome for each."""
@@ -335,6 +335,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         name="bulk_delete",
         audit="job.bulk",
         audits_itself=True,
+        errors=(409,),
     )
     def remove(self, request: Request) -> Response:
         """Delete the jobs that are named or fit a filter.

@@ -72,7 +72,7 @@ class EventSerializer(AnswerSerializer):
 #: What a reader has missed of the log.
 _GAP = {
     "reason": {"type": "string", "enum": ["pruned", "history_changed"]},
-    "gap_start": {"type": ["string", "null"], "format": "date-time"},
+    "gap_start": {"type": "string", "format": "date-time"},
     "gap_end": {"type": ["string", "null"], "format": "date-time"},
     "estimated_missed_count": {"type": "integer"},
 }

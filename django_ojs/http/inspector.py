@@ -162,7 +162,8 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         found = {str(status): self._response(status, answer) for status, answer in self.doc.answers.items()}
         if self.doc.operation.text:
             found["200"].setdefault("content", {})[self.doc.operation.text] = {"schema": _TEXT}
-        wrong = {*self.doc.operation.errors} | self._refusals()
+        operation = self.doc.operation
+        wrong = {*operation.errors, *(operation.operator_errors if self.view.operator else ())} | self._refusals()
         for status in sorted(wrong):
             found.setdefault(str(status), self._response(status, ErrorSerializer))
         other = {"description": "Another error.", "content": self._content(ErrorSerializer)}

@@ -18,6 +18,7 @@ from django_ojs.http.serializers import (
     EnvelopeSerializer,
     FlagField,
     InstantField,
+    JSONValueField,
     NumberField,
     ObjectField,
     StateField,
@@ -116,7 +117,7 @@ class JobAnswerSerializer(JobSerializer):
 class JobDroppedSerializer(AnswerSerializer):
     """A push that enqueue middleware, or a full queue, has dropped: there is no job."""
 
-    job = serializers.JSONField(allow_null=True)
+    job = JSONValueField({"type": "null"})
     dropped = serializers.BooleanField()
 
 
@@ -201,6 +202,7 @@ class BatchJobSerializer(JobSerializer):
     """A job of a batch, as it is stored; or the job that was there already, which is that of another caller."""
 
     previous_state = re_enqueued_at = None  # type: ignore[assignment]  # of answers about one job
+    progress = progress_message = progress_data = progress_updated_at = None  # type: ignore[assignment]
     deduplicated = serializers.BooleanField(required=False)
 
 

@@ -57,6 +57,7 @@ class Operation:
         answers: other answers by status; None for one without JSON, several serializers for one of these.
         query: names of the parameters of its query, with a space between, beside those of filters and pages.
         errors: statuses of errors beside those that its body, its query, its path and its door may lead to.
+        operator_errors: further ones at the operator's door.
         missing_ok: whether it goes on where nothing is there of what its path names; else it answers 404.
         lists: the members of the answer that hold the items of a list, where they are not those of the view.
         beside: the serializer of what the answer has beside the items of a list, or beside the members of one entry.
@@ -87,6 +88,7 @@ class Operation:
     answers: Mapping[int, Any] = dataclasses.field(default_factory=dict)
     query: str = ""
     errors: tuple[int, ...] = ()
+    operator_errors: tuple[int, ...] = ()
     missing_ok: bool = False
     lists: tuple[str, ...] = ()
     beside: Any = None

@@ -110,14 +110,14 @@ class SecretRotatedSerializer(AnswerSerializer):
     id = serializers.CharField(source="subscription.public_id")
     secret = serializers.CharField()
     new_secret = serializers.CharField(source="secret")
-    previous_secret_expires_at = InstantField(source="subscription.previous_secret_expires_at", allow_null=True)
+    previous_secret_expires_at = InstantField(source="subscription.previous_secret_expires_at")
 
 
 class SubscriptionTestedSerializer(AnswerSerializer):
     success = serializers.SerializerMethodField()
     status_code = serializers.IntegerField(source="status")
     status = serializers.IntegerField()
-    response_time_ms = serializers.IntegerField(source="reply.duration_ms", allow_null=True)
+    response_time_ms = serializers.IntegerField(source="reply.duration_ms")
     response_body = serializers.CharField(source="reply.body")
     error = FilledField(source="reply.error", allow_null=True)
     delivery_id = serializers.CharField(source="delivery.public_id")
@@ -192,7 +192,7 @@ class DeliveryAttemptSerializer(AnswerSerializer):
 
     at = InstantField()
     status = serializers.IntegerField(allow_null=True)
-    response_time_ms = serializers.IntegerField(allow_null=True)
+    response_time_ms = serializers.IntegerField()
     error = serializers.CharField(required=False)
 
 

@@ -224,6 +224,7 @@ class FetchedJobSerializer(JobSerializer):
     """A claimed job. Where an attempt of it has saved a checkpoint, it has that; `last_checkpoint` is its state."""
 
     result = result_stored_at = result_size_bytes = result_expires_at = None  # type: ignore[assignment]  # not active
+    progress = progress_message = progress_data = progress_updated_at = None  # type: ignore[assignment]  # of others
     previous_state = re_enqueued_at = None  # type: ignore[assignment]  # of answers about one job
     checkpoint = KeptSerializer(required=False)
     last_checkpoint = serializers.JSONField(required=False)
@@ -575,7 +576,7 @@ class WorkerViewSet(OJSViewSet):
         operator_answer=None,
         audit="worker.deregister",
         audit_doors="operator",
-        errors=(409,),
+        operator_errors=(409,),
     )
     def destroy(self, request: Request, worker_id: str) -> Response:
         """Remove a worker that is gone; its jobs go back.

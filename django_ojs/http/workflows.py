@@ -132,7 +132,7 @@ class WorkflowSerializer(AnswerSerializer):
 class CancellationSerializer(AnswerSerializer):
     """What the cancellation of a workflow did."""
 
-    cancelled_at = InstantField(source="view.workflow.finished_at", allow_null=True)
+    cancelled_at = InstantField(source="view.workflow.finished_at")
     steps_cancelled = serializers.IntegerField()
     cancelled_steps = serializers.IntegerField(source="steps_cancelled")
     steps_already_completed = serializers.IntegerField()

@@ -165,7 +165,8 @@ class Members:
     A member belongs to a component, or to a schema without a name wherever that stands.
 
     Attributes:
-        declared: member -> whether it may be null. What may be of any type has no null of its own.
+        declared: member -> whether it may be null. What may be of any type has no null of its own, and what is always
+            null has nothing else.
         values, nulls: those that have been sent with a value, and as null.
     """
 
@@ -178,8 +179,6 @@ class Members:
         for path, item in described.document["paths"].items():
             for method, operation in item.items():
                 for status, answer in operation["responses"].items():
-                    if not status.startswith("2"):
-                        continue
                     self._declare(_schema(answer), f"{method.upper()} {path} {status}")
 
     def _owner(self, schema: Schema, place: str) -> tuple[Schema, str]:
@@ -203,7 +202,7 @@ class Members:
             self._declare(schema["items"], f"{owner}[]")
         for member, inside in schema.get("properties", {}).items():
             if (name := f"{owner}.{member}") not in self.declared:
-                self.declared[name] = self._may_be_null(inside)
+                self.declared[name] = inside.get("type") != "null" and self._may_be_null(inside)
                 self._declare(inside, name)
 
     def send(self, value: Any, schema: Schema) -> None:

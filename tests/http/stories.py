@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
-from django_ojs import clock
+from django.conf import settings
+from django.db import OperationalError
+from django.test import override_settings
+
+from django_ojs import clock, middleware
+from django_ojs.events import order
+from django_ojs.http import manifest
+from django_ojs.jobs import bulk, schemas
 from django_ojs.jobs.filterfields import Notation
 from django_ojs.jobs.retry import OVERRIDABLE
 from django_ojs.jobs.selection import names_in
-from django_ojs.models import Approval, BulkAction, RateLimit, WebhookSubscription
+from django_ojs.models import Approval, BulkAction, Event, Job, JobLog, RateLimit, WebhookDelivery, WebhookSubscription
+from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ids import new_job_id
+from django_ojs.statistics import eventcounts, summary
 from tests.http.conftest import Api
-from tests.rights.world import asked
+from tests.http.described import described
+from tests.rights.world import asked, build
+from tests.webhooks.receiver import Receiver
 
 Answers = list[Any]
 
@@ -177,7 +190,7 @@ def events(api: Api) -> Answers:
 def queues(api: Api) -> None:
     """A queue with everything that one may be set to, paused; and one with nothing."""
     window = {"limit": 3, "period": "PT1S"}
-    limit = {"concurrency": 2, "max_per_second": 5, "on_limit": "wait", "rate": window, "throttle": window}
+    limit = {"concurrency": 2, "max_per_second": 5, "on_limit": "reschedule", "rate": window, "throttle": window}
     days = {"max_age": "P30D", "max_count": 5}
     put(api, "/queues/full/config", {
         "max_size": 9, "max_size_bytes": 9000, "overflow_policy": "reject", "concurrency": 3, "rate_limit": limit,
@@ -207,7 +220,7 @@ def stored(api: Api) -> None:
     """What operations of other doors, and time, have left in rows."""
     now = clock.now()
     asked(api.push()["id"], "default", "a.b", "refund")
-    Approval.objects.update(schema={"type": "object"}, default=True, due_at=now, escalate_at=now)
+    Approval.objects.update(schema={"type": "object"}, form="forms:Refund", default=True, due_at=now, escalate_at=now)
     api.get("/approvals")
     hook = {"url": "https://hooks.example/", "events": ["job.*"]}
     made = api.post("/webhooks/subscriptions", hook).json()["id"]
@@ -271,8 +284,301 @@ def empty(api: Api) -> None:
         api.get(path)
 
 
+def everything(api: Api) -> None:
+    """A site with two of everything, all of it read at both doors, and what is known of a side's jobs in each state."""
+    built = build()
+    documented = described().document["paths"]
+    for path in sorted(path for path, item in documented.items() if "get" in item and not path.endswith("stream")):
+        route, has_job = path.removeprefix("/ojs/v1/").replace("{", "<").replace("}", ">"), "{job_id}" in path
+        for state in built.own.jobs if has_job else ("active",):
+            api.client.get(path if "<" not in route else "/ojs/v1" + built.own.path(route, state, "queue:qa"))
+
+
+@contextlib.contextmanager
+def configured(**given: Any) -> Iterator[None]:
+    """A site with these settings."""
+    with override_settings(OJS={**settings.OJS, **given}):
+        yield
+
+
+def stored_members(api: Api) -> None:
+    """Jobs with all that a row may hold, in the answers to a batch that meets them, and to a claim."""
+    line = {"parent_id": str(new_job_id()), "root_id": str(new_job_id())}
+    of_workflow = {
+        "workflow_step": 1, "parent_results": [1], "parent_results_by_step": {"a": 1}, "parent_errors": {"b": {}},
+        "x_previous_errors": [{"message": "m"}],
+    }  # fmt: skip
+    always = {"keys": ["type"], "on_conflict": "ignore", "states": ["active", "completed", "retryable"]}
+    batch = {"jobs": [{"type": "a.b", "args": [], "unique": always, "options": {"result_ttl": 60}, **line}]}
+    made = call(api, "/jobs/batch", batch)["jobs"][0]["id"]
+    job = Job.objects.get(pk=made)
+    Job.objects.update(extra={**job.extra, **of_workflow}, workflow_id=new_job_id())
+    for state in ("active", "active", "completed"):
+        if state == "active":
+            call(api, "/workers/fetch", {"queues": ["default"], "worker_id": "w"})
+            call(api, "/workers/progress", {"job_id": made, "progress": 0.5, "message": "half", "data": {"a": 1}})
+            call(api, f"/jobs/{made}/checkpoint", {"state": [1]})
+            call(api, "/jobs/batch", batch)
+            api.post("/workers/nack", {"job_id": made, "requeue": True})
+        else:
+            call(api, "/workers/fetch", {"queues": ["default"], "worker_id": "w"})
+            Job.objects.update(workflow_id=None)  # members of workflows keep their results
+            api.post("/workers/ack", {"job_id": made, "result": {"a": 1}})
+            call(api, "/jobs/batch", batch)
+    for path in (f"/jobs/{made}/checkpoint", f"/checkpoints/{made}/resume"):
+        api.get(path)
+
+
+def failures(api: Api) -> None:
+    """Jobs that failed with all that an error may say, and what their history, their result and their policy say."""
+    error = {"type": "E", "code": "c", "message": "m", "details": {"a": 1}, "backtrace": ["x"], "retryable": True}
+    policy = {"max_attempts": 2, "initial_interval": "1h", "max_interval": "1h", "retryable_errors": ["E"]}
+    waiting = claimed(api, retry=policy)
+    call(api, "/workers/nack", {"job_id": waiting, "error": error})
+    api.get(f"/jobs/{waiting}/retries")
+    final = claimed(api, retry={"max_attempts": 1}, scheduled_at="2020-01-01T00:00:00Z")
+    call(api, "/workers/nack", {"job_id": final, "error": {**error, "retryable": False}})
+    done = claimed(api)
+    call(api, "/workers/ack", {"job_id": done, "result": {"a": 1}})
+    api.delete(f"/jobs/{(cancelled := api.push()['id'])}")
+    api.get(f"/jobs/{cancelled}/result")
+    call(api, "/jobs/results", {"ids": [cancelled, waiting, final, done]})
+    for path in (
+        f"/jobs/{waiting}/result",
+        f"/jobs/{final}/result",
+        f"/jobs/{done}/result",
+        "/dead-letter",
+        "/admin/dead-letter/stats",
+    ):
+        api.get(path)
+    call(api, f"/admin/dead-letter/{final}/retry", {})
+    call(api, "/workers/fetch", {"queues": ["default"], "worker_id": "w"})
+    for query in ({}, {"limit": 1}):
+        for path in (f"/jobs/{final}/attempts", f"/jobs/{final}/history", "/history"):
+            api.get(path, query)
+
+
+def lineages(api: Api) -> None:
+    """Jobs that jobs have enqueued, over three generations."""
+    first = api.push()["id"]
+    second = api.push(parent_id=first, root_id=first)["id"]
+    api.push(parent_id=second, root_id=first)
+    for job in (first, second):
+        api.get(f"/jobs/{job}/lineage")
+    api.get("/history/stats")
+
+
+def logged(api: Api) -> None:
+    """Lines of a log, with one that stands for those that are missing."""
+    job = claimed(api)
+    whole = {"message": "m", "level": "info", "logger": "l", "fields": {"a": 1}, "exception": "E"}
+    call(api, f"/jobs/{job}/logs", {"lines": [whole, whole]})
+    JobLog.objects.filter(sequence=JobLog.objects.order_by("sequence").values("sequence")[:1]).update(dropped=3)
+    api.get(f"/jobs/{job}/logs")
+
+
+def pruned(api: Api) -> None:
+    """A log whose beginning is gone, then all of it."""
+    job = api.push()["id"]
+    api.push()
+    first = api.get("/events", {"limit": 1}).json()["events"][0]["id"]
+    Event.objects.filter(pk=Event.objects.order_by("id").values("pk")[:1]).delete()
+    for _ in range(2):
+        for path in ("/events", f"/events/{job}/history", f"/jobs/{job}/history"):
+            api.get(path, {"after": first, "cursor": first})
+            api.get(path)
+        Event.objects.all().delete()
+
+
+def delivered(api: Api) -> None:
+    """Deliveries with all that attempts may have left, and a test of a subscription that nobody receives."""
+    made = api.post("/webhooks/subscriptions", {"url": "https://hooks.example/", "events": ["job.*"]}).json()["id"]
+    now, subscription = clock.now(), WebhookSubscription.objects.get()
+    delivery = WebhookDelivery.objects.create(
+        subscription=subscription, event_id="evt_x", event_type="job.completed", subject="x", body="{}",
+        status="pending", attempt_count=1, max_attempts=2, response_status=500, response_time_ms=5, error="e",
+        next_attempt_at=now, created_at=now, delivered_at=now, response_body="no",
+        attempts=[{"at": format_instant(now), "status": 500, "response_time_ms": 5, "error": "e"},
+                  {"at": format_instant(now), "status": None, "response_time_ms": 0}],
+    )  # fmt: skip
+    api.get("/webhooks/deliveries")
+    api.get(f"/webhooks/deliveries/{delivery.public_id}")
+    call(api, f"/webhooks/subscriptions/{made}/rotate-secret", {})
+    receiver = Receiver()
+    with configured(WEBHOOK_ALLOW_HTTP=True, WEBHOOK_ALLOWED_HOSTS=["127.0.0.1"]):
+        made = api.post("/webhooks/subscriptions", {"url": receiver.url(), "events": ["*"]}).json()["id"]
+        call(api, f"/webhooks/subscriptions/{made}/test", {})
+        receiver.close()
+        call(api, f"/webhooks/subscriptions/{made}/test", {})
+    call(api, f"/webhooks/subscriptions/{made}/test", {})  # not sent: it is no https
+
+
+def acted(api: Api) -> None:
+    """What operators' acts on many jobs answer, and what the audit log says of them."""
+    done, waiting = claimed(api), api.push()["id"]
+    call(api, "/workers/ack", {"job_id": done})
+    api.post("/jobs/bulk/cancel", {"job_ids": [done, api.push()["id"]]})
+    api.post("/admin/jobs/bulk/cancel", {"job_ids": [done, waiting], "confirm": True})
+    for _ in range(2):
+        api.push()
+    with configured(MAX_BATCH_SIZE=1):
+        api.post("/jobs/bulk/cancel", {"filter": {}})
+    dead = api.dead_letter(queue="letters")["id"]
+    for path in ("/dead-letter", "/admin/dead-letter"):
+        api.client.delete(f"/ojs/v1{path}", {"job_ids": [dead], "confirm": True}, content_type="application/json")
+    with mock.patch.multiple(bulk, MOST_EVENTS=1):
+        api.delete("/history?before=2999-01-01T00:00:00Z")
+    BulkAction.objects.update(
+        per_minute=5, problem="E: no", filter=dict.fromkeys(("before", "event_types", "job_types", "queues"), "x")
+    )
+    for path in ("/admin/bulk-actions", "/admin/audit", "/durable-events"):
+        api.get(path)
+    call(api, "/durable-events", {"name": "order.paid", "key": "7", "payload": {"cents": 1}})
+    api.get("/durable-events")
+
+
+def schedules(api: Api) -> None:
+    """Runs of a schedule: one that waits, one that has ended."""
+    call(api, "/cron", {"name": "nightly", "cron": "@daily", "type": "a.b", "retrys": {}})
+    for _ in range(2):
+        api.post("/cron/nightly/trigger")
+    call(api, "/workers/fetch", {"queues": ["default"], "worker_id": "w"})
+    for job in Job.objects.filter(state="active"):
+        call(api, "/workers/ack", {"job_id": str(job.pk)})
+    for path in ("/cron/nightly/history", "/cron/nightly/executions", "/admin/cron/nightly/history"):
+        api.get(path)
+
+
+def figures(api: Api) -> None:
+    """Figures with and without the site's metrics, of a queue that waits and of one that does not."""
+    call(api, "/workers/ack", {"job_id": claimed(api)})
+    api.push(queue="starving")
+    api.post("/queues", {"name": "bare"})
+    call(api, "/queues/full/pause", {})
+    order.catch_up("default")
+    eventcounts.catch_up("default")
+    now = clock.now()
+    for kept, minutes in ((False, 0), (True, 1), (True, 4)):
+        later = now + dt.timedelta(minutes=minutes)
+        with (configured(METRICS=kept, EVENT_MAX_COUNT=100 if kept else None),
+              mock.patch.object(clock, "now", lambda using=None, at=later: at),
+              mock.patch.object(manifest, "TRANSPORTS", [*manifest.TRANSPORTS, "websocket"])):  # fmt: skip
+            summary.forget()
+            for path in ("/ojs/manifest", "/ojs/v1/admin/stats", "/ojs/v1/admin/stats/history",
+                         "/ojs/v1/admin/scheduling/stats", "/ojs/v1/history/stats"):  # fmt: skip
+                api.client.get(path)
+
+
+def searched(api: Api) -> None:
+    """Lists that end on the way, and lists that are counted up to a bound."""
+    for number in range(7):
+        api.push(priority=number % 3)
+    small = mock.patch.multiple("django_ojs.http.joblists", FEW=0, DEEPER=1)
+    few = mock.patch("django_ojs.jobs.search.FIRST", 2)
+    with configured(SEARCH_DEPTH=4, SEARCH_SECONDS=60), mock.patch("django_ojs.http.pagination.CAP", 2), small, few:
+        for path in ("/jobs", "/admin/jobs"):
+            api.get(path, {"type": "no.such"})
+            api.get(path, {"since": "2000-01-01T00:00:00Z", "limit": 2})
+
+
+def refused(api: Api) -> None:
+    """Errors that say more than others."""
+    job = {"type": "a.b", "args": [], "queue": "small"}
+    put(api, "/queues/small/config", {"max_size": 1, "overflow_policy": "reject"})
+    for _ in range(2):
+        api.post("/jobs", job)
+    api.get("/queues", **{"OJS-Requires-Extension": "urn:ojs:ext:teleportation"})
+    with configured(MAX_BATCH_SIZE=1):
+        api.post("/jobs/batch", {"jobs": [job, job]})
+    with mock.patch("django_ojs.http.probes._sign_of_life", side_effect=OperationalError("away")):
+        api.get("/health")
+
+
+def dropped(api: Api) -> None:
+    """Pushes that a site's middleware drops, and those that a schema has something against."""
+    drop = lambda job, proceed: None  # noqa: E731
+    middleware.enqueue_chain.add(drop)
+    api.post("/jobs", {"type": "a.b", "args": []})
+    middleware.enqueue_chain.remove(drop)
+    call(api, "/schemas", {"schema": {"type": "array", "maxItems": 0}, "job_type": "a.s", "version": "1"})
+    with configured(SCHEMA_VALIDATION="warn"):
+        schemas.forget()
+        wrong = {"type": "a.s", "args": [1]}
+        call(api, "/jobs", wrong)
+        call(api, "/jobs/batch", {"jobs": [wrong]})
+        call(api, "/jobs/bulk", {"jobs": [wrong]})
+
+
+def failed_flows(api: Api) -> None:
+    """Workflows of which a step failed: the rest never runs, and a callback that was not triggered is left out."""
+    one = {"type": "a.b", "args": [], "retry": {"max_attempts": 1}}
+    batch = {"type": "batch", "jobs": [one], "callbacks": {"on_success": one, "on_failure": one}}
+    for flow in ({"type": "chain", "steps": [one, one]}, batch):
+        made = call(api, "/workflows", flow)["id"]
+        call(api, "/workers/nack", {"job_id": claimed_of_workflow(api), "error": {"message": "m"}})
+        for door in ("", "/admin"):
+            api.get(f"{door}/workflows/{made}")
+            api.get(f"{door}/workflows")
+        api.get(f"/workflows/{made}/progress")
+        api.post(f"/workflows/{made}/retry")
+        call(api, "/workers/ack", {"job_id": claimed_of_workflow(api)})
+        api.get(f"/workflows/{made}/progress")
+        api.post(f"/workflows/{made}/cancel")
+    made = call(api, "/workflows", {"type": "chain", "steps": [one, one]})["id"]
+    call(api, "/workers/fetch", {"queues": ["default"], "worker_id": "w"})
+    api.post(f"/workflows/{made}/cancel")
+    Job.objects.all().delete()
+    steps = [{"id": "a", **one}, {"id": "on_failure", "depends_on": ["a"], **one}]
+    made = call(api, "/workflows", {"steps": steps})["id"]
+    call(api, "/workers/ack", {"job_id": claimed_of_workflow(api)})
+    api.get(f"/workflows/{made}")
+
+
+def commanded(api: Api) -> None:
+    """Workers that have been told what to do, and one that holds a job."""
+    facts = {"hostname": "h", "memory_mb": 3.5, "job_types": ["a.b"], "queues": ["default"]}
+    call(api, "/workers/register", {"worker_id": "w", **facts})
+    claimed(api)
+    for verb in ("quiet", "terminate"):
+        api.post(f"/admin/workers/w/{verb}")
+    for path in ("/workers", "/admin/workers", "/admin/workers/w"):
+        api.get(path)
+
+
+def overridden(api: Api) -> None:
+    """Limits with windows of both kinds, and queues with windows in every unit; a queue whose jobs move."""
+    for unit in ({"period": "PT1S"}, {"period_ms": 1000}, {"period_seconds": 1}):
+        window = {"limit": 3, **unit}
+        put(api, "/queues/full/config", {"rate_limit": {"rate": window, "throttle": window}})
+        api.get("/admin/queues/full/config")
+    window = {"limit": 1, "period": "PT1M"}
+    for _ in range(2):
+        api.push(rate_limit={"key": "k", "throttle": window})
+    call(api, "/workers/fetch", {"queues": ["default"], "count": 2})
+    api.get("/rate-limits/k")
+    put(
+        api, "/rate-limits/k/override", {"concurrency": 3, "on_limit": "reschedule", "rate": window, "throttle": window}
+    )
+    for door in ("", "/admin"):
+        api.get(f"{door}/rate-limits/k")
+    api.push(queue="old")
+    api.post("/queues", {"name": "new"})
+    for door in ("", "/admin"):
+        api.delete(f"{door}/queues/old?strategy=move&target_queue=new")
+        api.push(queue="old")
+
+
+def held_keys(api: Api) -> None:
+    """Unique keys: one until the job's end, one for a time."""
+    for number, more in enumerate(({}, {"period": "PT1H"})):
+        api.push(f"a.u{number}", unique={"keys": ["type"], "on_conflict": "ignore", **more})
+    api.get("/unique-jobs")
+
+
 #: What leads to members that no single good call has.
 STORIES: tuple[Callable[[Api], Any], ...] = (
     fetches, acks, nacks, beats, batches, bulks, answers_about_one, details, lines, letters, letters_alone, events,
     queues, stored, limited, registered, flows, exhausted, empty,
+    everything, stored_members, failures, lineages, logged, pruned, delivered, acted, schedules, figures, searched,
+    refused, dropped, failed_flows, commanded, overridden, held_keys,
 )  # fmt: skip
