@@ -16,7 +16,18 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import Discard, EventTimeout, JobContext, ReplayMismatch, StepError, StepTimeout, clock, job, step, step_type
+from django_ojs import (
+    Discard,
+    EventTimeout,
+    JobContext,
+    ReplayMismatch,
+    StepError,
+    StepTimeout,
+    clock,
+    job,
+    step,
+    step_type,
+)
 from django_ojs.client import stepvalues
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
