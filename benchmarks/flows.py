@@ -46,8 +46,8 @@ PEACE = (0.5, 2.0)
 #: Seconds in which one flow has to end at least: else somebody waits for ever.
 PATIENCE = 180.0
 SHOWN = 20
-#: Kills at least, however fast the flows end.
-KILLS = 6
+#: Kills at least: one flow in `LATE` gets its events behind them, so that some are left however fast flows end.
+KILLS, LATE = 6, 5
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,9 +78,11 @@ class Storm:
     def __init__(self, flows: int, database: str, said: Callable[[str], object]) -> None:
         self.database, self.said, self.sum = database, said, Sum(flows)
         self._scheduler: subprocess.Popen[str] | None = None
-        chance = random.Random(1)  # noqa: S311
-        self._chance, self._events = chance, [*range(flows), *range(flows)]
-        chance.shuffle(self._events)
+        self._killed = set[int]()
+        self._chance = random.Random(1)  # noqa: S311
+        late, events = range(0, flows, LATE), [number for number in range(flows) if number % LATE] * 2
+        self._chance.shuffle(events)
+        self._held, self._events = 2 * len(late), [*late, *late, *events]
 
     def rage(self) -> None:
         """Let workers run all flows, and kill until the last has ended."""
@@ -108,7 +110,10 @@ class Storm:
         self.sum.seconds = time.monotonic() - began
 
     def _emit(self) -> None:
-        for number in [self._events.pop() for _ in range(min(len(self._events), max(1, self.sum.flows // 200)))]:
+        """Some events, from the end of the list, and those at its beginning when enough was killed."""
+        held = self._held if self.sum.kills.total() < KILLS else 0
+        for _ in range(min(len(self._events) - held, max(1, self.sum.flows // 200))):
+            number = self._events.pop()
             emit_event(flow.EVENT, number, {"flow": number})
 
     def _kill(self) -> None:
@@ -117,17 +122,24 @@ class Storm:
             self.sum.kills[what] += 1
 
     def _kill_worker(self) -> str:
-        living = [pid for pid in Worker.objects.values_list("pid", flat=True) if pid]
+        """One that was not killed yet: its number may belong to a stranger by now."""
+        living = [pid for pid in Worker.objects.values_list("pid", flat=True) if pid and pid not in self._killed]
         with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(self._chance.choice(living), signal.SIGKILL)
+            self._killed.add(pid := self._chance.choice(living))
+            os.kill(pid, signal.SIGKILL)
             return "workers"
         return ""
 
     def _kill_scheduler(self) -> str:
-        assert self._scheduler is not None
-        self._scheduler.kill()
-        self._scheduler.wait()
-        Lease.objects.all().delete()  # or nobody would lead before it runs out
+        """Where it leads: the next one waits until the lease of the one before has run out."""
+        scheduler = self._scheduler
+        assert scheduler is not None
+        if (ended := scheduler.poll()) is not None:
+            self.sum.faults.append(f"The scheduler has ended by itself, with {ended}.")
+        elif not Lease.objects.filter(holder__contains=f":{scheduler.pid}:").exists():
+            return ""
+        scheduler.kill()
+        scheduler.wait()
         self._start_scheduler()
         return "the scheduler"
 
@@ -203,7 +215,7 @@ def compare(sum: Sum, called: Counter[str]) -> None:
     for job in JobStep.objects.values("job_id").annotate(number=Count("pk")).exclude(number=10)[:SHOWN]:
         say(f"Job {job['job_id']} has recorded {job['number']} steps.")
     sum.again = called.total() - len(called)
-    most = PROCESSES * SLOTS * (sum.kills.total() - sum.kills["the scheduler"])
+    most = SLOTS * (sum.kills["workers"] + sum.kills["connections"])
     if sum.again > most:
         say(f"{sum.again} calls were made again; what was killed explains {most}.")
 

@@ -26,6 +26,11 @@ NAMES: Mapping[str, str] = {
     "job.failed": "job.attempt_failed",
     "job.checkpointed": "job.checkpoint_saved",
 }
+#: Members of our data that the extension calls otherwise, by the kind of events that have them.
+_WORDS: Mapping[str, Mapping[str, str]] = {
+    "workflow": {"total_steps": "total_jobs", "step": "step_index"},
+    "job": {"progress_percent": "percent"},
+}
 CREATION_TYPES = frozenset({"job.enqueued", "job.scheduled"})
 CREATED, CHANGED = "job.created", "job.state_changed"
 #: Every type that a stored event may have. A history has them all, also those of extensions.
@@ -39,6 +44,10 @@ _CALLERS = {"key": "client", "user": "user", "command": "user"}
 def entry(event: Mapping[str, Any], args_size_bytes: int | None = None) -> dict[str, Any]:
     """The event as a history has it; `args_size_bytes` is that of its job, None where it is not known or not shown."""
     told, name = dict(event["data"]), name_of(event)
+    words = _WORDS.get(name.partition(".")[0], {})
+    told |= {theirs: told[ours] for ours, theirs in words.items() if ours in told}
+    if name == "workflow.completed":
+        told["status"] = State.COMPLETED.value
     if name == CREATED:
         told |= {} if args_size_bytes is None else {"args_size_bytes": args_size_bytes}
     elif name == CHANGED:

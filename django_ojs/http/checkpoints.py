@@ -162,6 +162,7 @@ class CheckpointViewSet(OJSViewSet):
         doors="public",
         body=CheckpointBodySerializer,
         answer=CheckpointSerializer,
+        errors=(409,),
     )
     def save(self, request: Request, job_id: str) -> Response:
         """Save the checkpoint of a job.

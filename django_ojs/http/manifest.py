@@ -47,8 +47,8 @@ EXTENSIONS: dict[str, list[dict[str, str]]] = {
     "official": [
         {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0"}
         for name in (
-            *("admin-api", "backpressure", "bulk-operations", "dead-letter", "graceful-shutdown", "priority"),
-            *("progress", "queue-config", "rate-limiting", "results"),
+            *("admin-api", "backpressure", "bulk-operations", "dead-letter", "durable-execution"),
+            *("graceful-shutdown", "priority", "progress", "queue-config", "rate-limiting", "results"),
             *([] if webhooks.missing() else ["webhooks"]),
         )
     ],

@@ -25,6 +25,8 @@ STEP_COLUMNS = (
 )  # fmt: skip
 #: The columns of a step that waits for an event.
 EVENT_COLUMNS = (*STEP_COLUMNS, "event_name", "event_key")
+#: What every database takes as it is. Most values of a step are.
+_AS_THEY_ARE = frozenset({str, int, type(None)})
 
 
 class Holder(NamedTuple):
@@ -42,7 +44,12 @@ def insert(holder: Holder, values: Mapping[str, Any], *, locked: bool = False, u
     """
     connection = connections[using]
     columns = EVENT_COLUMNS if values.get("event_name") is not None else STEP_COLUMNS
-    given = {name: _field(name).get_db_prep_save(values[name], connection) for name in columns}
+    given = {name: values[name] for name in columns}
+    given |= {
+        name: JobStep._meta.get_field(name).get_db_prep_save(value, connection)
+        for name, value in given.items()
+        if type(value) not in _AS_THEY_ARE
+    }
     fence = {
         "state": State.ACTIVE.value, "worker_id": holder.worker_id, "holder_attempt": holder.attempt,
         "holder_id": Job._meta.get_field("id").get_db_prep_save(holder.job_id, connection),
@@ -53,10 +60,6 @@ def insert(holder: Holder, values: Mapping[str, Any], *, locked: bool = False, u
     with connection.cursor() as cursor:
         cursor.execute(statement, given | fence)
         return bool(cursor.rowcount)
-
-
-def _field(name: str) -> Any:
-    return JobStep._meta.get_field(name)
 
 
 @lru_cache(maxsize=16)

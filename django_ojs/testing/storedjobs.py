@@ -192,6 +192,16 @@ class RunningJobs(Jobs):
             queues=queues, with_scheduled=with_scheduled, until=until, max_jobs=max_jobs
         )
 
+    def tick(self, duration: Duration) -> Drained:
+        """Let so much time pass: run what becomes due meanwhile, each job at its time. Return what was done.
+
+        The clock of django-ojs stands still at the end of it, until the next tick or the end of the mode.
+        """
+        edge = clock.now() + dt.timedelta(milliseconds=milliseconds(duration, "duration"))
+        done = self.drain(until=edge)
+        self.freeze(edge)
+        return done
+
     def fail_next(self, type: JobType, error: BaseException, *, times: int = 1) -> None:
         """Let the next run of this job type, or the next `times` runs, fail with `error` without its handler."""
         self._engine.injected[name_of(type)].extend([error] * times)

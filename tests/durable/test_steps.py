@@ -16,7 +16,18 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import Discard, JobContext, ReplayMismatch, StepError, StepTimeout, clock, job, step, step_type
+from django_ojs import (
+    Discard,
+    EventTimeout,
+    JobContext,
+    ReplayMismatch,
+    StepError,
+    StepTimeout,
+    clock,
+    job,
+    step,
+    step_type,
+)
 from django_ojs.client import stepvalues
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
@@ -587,3 +598,25 @@ def test_a_handler_with_steps_can_be_called_as_the_function_that_it_is(calls: li
 
 def test_a_mismatch_is_an_error_of_its_own() -> None:
     assert ReplayMismatch.__module__ == StepError.__module__ == StepTimeout.__module__ == "django_ojs"
+
+
+def test_time_passes_tick_by_tick() -> None:
+    @job("flow.days", durable=True)
+    def handler(context: JobContext) -> list[str]:
+        began = context.now()
+        context.sleep("3d")
+        try:
+            context.wait_for_event("flow.never", timeout="2d")
+        except EventTimeout:
+            return [str(context.now() - began)]
+        return []
+
+    with stored() as jobs:
+        start = jobs.freeze()
+        handle = handler.enqueue()
+        assert [len(jobs.tick("2d")) for _ in range(2)] == [1, 1]
+        assert handle.refresh().state == "retryable"
+        assert jobs.tick("1d").completed == 1
+        assert clock.now() == start + dt.timedelta(days=5)
+    assert clock.override() is None
+    assert handle.refresh().result == ["5 days, 0:00:00"]

@@ -141,8 +141,11 @@ class TestTheWire:
             api.delete(f"/jobs/{job_id}")
         else:
             api.post(f"/jobs/{job_id}/nack", {"error": {"message": "x"}})
-        error = error_of(put(api, job_id, {"state": "late"}), 409, "conflict")
-        assert error["details"] == {"job_id": job_id, "current_state": state, "attempted": "checkpoint"}
+        answers = [put(api, job_id, {"state": "late"})]
+        answers += [api.post(path.format(job_id), {"state": "late"}) for path in SAVE]
+        for answer in answers:
+            error = error_of(answer, 409, "conflict")
+            assert error["details"] == {"job_id": job_id, "current_state": state, "attempted": "checkpoint"}
         assert api.get(f"/jobs/{job_id}/checkpoint").json()["state"] == "kept"
 
     def test_ckp_8_a_job_that_waits_takes_one_unless_the_site_is_strict(self, api: Api, settings: Any) -> None:

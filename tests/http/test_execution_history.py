@@ -99,6 +99,21 @@ class TestHistory:
         assert (last["event_type"], last["data"]["reason"]) == ("job.cancelled", "twice")
         assert last["actor"] == {"type": "user", "id": "ada"}
 
+    def test_those_of_workflows_have_the_members_of_the_extension(self, api: Api) -> None:
+        """HIS-1: `workflow.created` where the site asks for events that come with every workflow."""
+        flow = api.post("/workflows", {"type": "chain", "steps": [{"type": "a.b", "args": []}] * 2}).json()
+        for _ in range(2):
+            (row,) = fetch(Fetch(["default"], worker_id="w1", check_worker=False))
+            ack_one(Ack(row["id"], None, "w1"))
+        asked = {"workflow_id": flow["id"], "event_types": "workflow.*"}
+        found = {event["event_type"]: event["data"] for event in api.get("/history", asked).json()["events"]}
+        assert found.keys() == {"workflow.started", "workflow.step_completed", "workflow.completed"}
+        assert (found["workflow.started"]["workflow_type"], found["workflow.started"]["total_jobs"]) == ("chain", 2)
+        step, done = found["workflow.step_completed"], found["workflow.completed"]
+        assert step["step_index"] == step["step"]
+        assert isinstance(step["job_id"], str)
+        assert (done["status"], isinstance(done["duration_ms"], int)) == ("completed", True)
+
     def test_actors_are_named_and_tell_no_secret(self, api: Api) -> None:
         """HIS-3."""
         pk = pushed()

@@ -134,13 +134,15 @@ def test_an_extension_we_have_may_be_demanded(api: Api, monkeypatch: Any) -> Non
     assert api.get("/queues", **{"OJS-Requires-Extension": "urn:ojs:ext:x"}).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["rate-limiting", "admin-api", "dead-letter", "queue-config", "graceful-shutdown"])
+@pytest.mark.parametrize(
+    "name", ["rate-limiting", "admin-api", "dead-letter", "durable-execution", "queue-config", "graceful-shutdown"]
+)
 def test_a_push_may_demand_what_this_server_does(api: Api, name: str) -> None:
     job = {"type": "a.b", "args": []}
     assert api.post("/jobs", job, **{"OJS-Requires-Extension": f"urn:ojs:ext:{name}"}).status_code == 201
 
 
-@pytest.mark.parametrize("name", ["multi-tenancy", "durable-execution", "observability", "experimental:job-versioning"])
+@pytest.mark.parametrize("name", ["multi-tenancy", "fair-scheduling", "observability", "experimental:job-versioning"])
 def test_what_is_there_in_part_cannot_be_demanded(api: Api, name: str) -> None:
     job = {"type": "a.b", "args": []}
     error_of(api.post("/jobs", job, **{"OJS-Requires-Extension": f"urn:ojs:ext:{name}"}), 422, "unsupported")
