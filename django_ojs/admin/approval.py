@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -74,6 +74,28 @@ class ApprovalStateFilter(admin.SimpleListFilter):
         return queryset.filter(state=self.value()) if self.value() else queryset
 
 
+class NamesInput(forms.TextInput):
+    """A line for each of several names: names may have spaces and commas."""
+
+    LINES = 3
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
+        return [text.strip() for text in data.getlist(name) if text.strip()]
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        given = [*(value or ()), *[""] * self.LINES][: max(self.LINES, len(value or ()) + 1)]
+        first = {**(attrs or {}), "size": 40, "list": "ojs-people", "autocomplete": "off"}
+        others = {**first, "aria-label": gettext("and to")}
+        others.pop("id", None)
+        lines = [super(NamesInput, self).render(name, one, others if index else first, renderer)
+                 for index, one in enumerate(given)]  # fmt: skip
+        return format_html('<div class="ojs-lines">{}</div>', format_html_join("", "{}", ((line,) for line in lines)))
+
+
+class NamesField(forms.Field):
+    widget = NamesInput
+
+
 class DecisionForm(forms.Form):
     """What is sent beside the form of the site."""
 
@@ -84,9 +106,8 @@ class DecisionForm(forms.Form):
         label=_("comment"), required=False, max_length=MAX_COMMENT,
         widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
     )  # fmt: skip
-    ojs_to = forms.CharField(
-        label=_("delegate to"), required=False, max_length=255,
-        widget=forms.TextInput(attrs={"size": 40, "list": "ojs-people", "autocomplete": "off"}),
+    ojs_to = NamesField(
+        label=_("delegate to"), required=False,
         help_text=_("Instead of a decision: who is asked from now on, such as user:anna or group:finance."),
     )  # fmt: skip
 
@@ -110,13 +131,21 @@ class LinkForm(DecisionForm):
 SUGGESTED = 200
 
 
-def people() -> list[str]:
-    """Whom a decider may choose by name: groups, and active users of the admin."""
-    users: Any = get_user_model()
-    found = users._default_manager.filter(is_active=True, **({"is_staff": True} if hasattr(users, "is_staff") else {}))
-    names = found.order_by(users.USERNAME_FIELD).values_list(users.USERNAME_FIELD, flat=True)[:SUGGESTED]
-    groups = Group.objects.order_by("name").values_list("name", flat=True)[:SUGGESTED]
-    return [*(f"group:{name}" for name in groups), *(f"user:{name}" for name in names)]
+def people(approval: Approval, by: Any) -> list[str]:
+    """Whom a decider may choose by name: groups that the decider is in or that are asked, and users who may decide
+    approvals. Who may view groups, or users, is told of all."""
+    model: Any = get_user_model()
+    users = model._default_manager.filter(is_active=True)
+    if not by.has_perm(f"{model._meta.app_label}.view_{model._meta.model_name}"):
+        users = users.filter(approvals.holders(approvals.DECIDE))
+    groups = Group.objects.order_by("name")
+    if not by.has_perm("auth.view_group"):
+        own = by.groups.values_list("pk", flat=True) if hasattr(by, "groups") else ()
+        asked = [one.key for one in approval.assignees.all() if one.kind == approvals.Kind.GROUP]
+        groups = groups.filter(pk__in=[*own, *asked])
+    names = users.order_by(model.USERNAME_FIELD).values_list(model.USERNAME_FIELD, flat=True)[:SUGGESTED]
+    shown = groups.values_list("name", flat=True)[:SUGGESTED]
+    return [*(f"group:{name}" for name in shown), *(f"user:{name}" for name in names)]
 
 
 @admin.register(Approval)
@@ -186,7 +215,8 @@ class ApprovalAdmin(LivePage):
                 return HttpResponseRedirect(back)
         return self.page(
             request, "approval_decide", gettext("Decide"), own=own, site=site, back=back, here="approval",
-            heading=display.printable(approval.title), details=self.shown_details(approval), people=people(),
+            heading=display.printable(approval.title), details=self.shown_details(approval),
+            people=people(approval, request.user),
         )  # fmt: skip
 
     @method_decorator([
@@ -235,7 +265,7 @@ class ApprovalAdmin(LivePage):
         using = approval._state.db
         try:
             if delegates:
-                approvals.delegate(approval.pk, given["ojs_to"].split(), who, act=entry, using=using)
+                approvals.delegate(approval.pk, given["ojs_to"], who, act=entry, using=using)
             elif not approved and "reject" not in request.POST:
                 return False
             else:

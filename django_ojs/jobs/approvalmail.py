@@ -42,7 +42,6 @@ logger = get_logger(__name__)
 #: Approvals of one pass, and users to whom one approval is mailed.
 BATCH, MOST_MAILS = 50, 200
 _SALT = "django_ojs.approval"
-_PERMISSION = "django_ojs.decide_approval"
 
 
 def tell(mail: ApprovalMail, *, using: str | None = None) -> int:
@@ -78,7 +77,7 @@ def _people(asked: list[ApprovalAssignee], *, everybody: bool) -> list[Any]:
     """The active users with an address among these, each once, by their primary keys."""
     found = {user.pk: user for one in asked for user in _users(one.kind, one.key)}
     if everybody:
-        found = {user.pk: user for user in _users(Kind.PERMISSION, _PERMISSION)}
+        found = {user.pk: user for user in _users(Kind.PERMISSION, approvals.DECIDE)}
     return [user for _, user in sorted(found.items()) if user.is_active and _address(user)]
 
 
@@ -88,9 +87,8 @@ def _users(kind: str, key: str) -> Iterator[Any]:
         yield from users.filter(pk=key)
     elif kind == Kind.GROUP:
         yield from users.filter(groups__pk=key)[: MOST_MAILS + 1]
-    elif hasattr(users, "with_perm"):  # users of Django's own kind
-        backend = "django.contrib.auth.backends.ModelBackend"
-        yield from users.with_perm(key, include_superusers=False, backend=backend)[: MOST_MAILS + 1]
+    else:
+        yield from users.filter(approvals.holders(key, superusers=False))[: MOST_MAILS + 1]
 
 
 def _address(user: Any) -> str:

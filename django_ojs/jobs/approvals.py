@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.apps import apps
-from django.contrib.auth import get_user_model
+from django.contrib.auth import get_backends, get_user_model
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
@@ -55,6 +55,8 @@ BATCH = 100
 _OPEN = ApprovalState.OPEN.value
 _LIVE = states.ordered(set(State) - states.TERMINAL)
 Kind = ApprovalAssignee.Kind
+#: The permission of those whom an approval asks that names no user.
+DECIDE = "django_ojs.decide_approval"
 
 
 class Assignee(NamedTuple):
@@ -124,7 +126,7 @@ def asks(user: Any, using: str | None = None) -> Q:
         Q(kind=Kind.USER, key=str(user.pk)) | Q(kind=Kind.GROUP, key__in=groups) | Q(kind=Kind.PERMISSION, key__in=held)
     )
     condition = Q(Exists(named.filter(own)))
-    return condition | ~Q(Exists(named)) if user.has_perm("django_ojs.decide_approval") else condition
+    return condition | ~Q(Exists(named)) if user.has_perm(DECIDE) else condition
 
 
 def asks_groups_of(user: Any, using: str | None = None) -> Q:
@@ -178,7 +180,7 @@ def _assignee(one: Any, field: str) -> Assignee:
         return Assignee(Kind.USER, str(one.pk), one.get_username())
     if isinstance(one, Model) and one._meta.label == "auth.Group":
         return Assignee(Kind.GROUP, str(one.pk), str(one))
-    kind, _, name = one.partition(":") if isinstance(one, str) else ("", "", "")
+    kind, _, name = one.partition(":") if isinstance(one, str) and "\0" not in one else ("", "", "")
     if kind == Kind.USER and name:
         model: Any = get_user_model()
         user = model._default_manager.filter(**{model.USERNAME_FIELD: name}).first()
@@ -195,6 +197,18 @@ def _assignee(one: Any, field: str) -> Assignee:
     raise fault(
         field, "must be users, groups, or texts such as user:anna, group:finance and perm:shop.refund", str(one)
     )
+
+
+def holders(permission: str, *, superusers: bool = True) -> Q:
+    """The users who have this permission, by the site's authentication backends that can list them."""
+    condition = Q(pk__in=[])
+    if permission.count(".") != 1:  # backends know no others
+        return condition
+    for backend in get_backends():
+        if hasattr(backend, "with_perm"):
+            found = backend.with_perm(permission, include_superusers=superusers)
+            condition |= Q(pk__in=found.values("pk"))
+    return condition
 
 
 # Of the run

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
 
@@ -137,6 +137,38 @@ def test_it_is_delegated(jobs: WorkerJobs) -> None:
     assert approvals.names(Approval.objects.get()) == ["user:ben"]
     assert client.get(url("decide", approval)).status_code == 404
     assert AuditEntry.objects.get().action == "approval.delegate"
+
+
+def test_it_is_delegated_to_several_whose_names_may_have_spaces(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    staff("ben")
+    Group.objects.create(name="the money, and more")
+    _, approval = start(jobs, assignees=[anna])
+    client = login(anna)
+    wrong = client.post(url("decide", approval), {"delegate": "1", "ojs_to": ["group:the money, and more", "user:a b"]})
+    for name in ("group:the money, and more", "user:a b"):
+        assert f'name="ojs_to" value="{name}"' in wrong.content.decode(), "what was entered is kept"
+    refused = client.post(url("decide", approval), {"delegate": "1", "ojs_to": ["", "user:a\0"]})
+    assert refused.status_code == 200
+    client.post(url("decide", approval), {"delegate": "1", "ojs_to": ["group:the money, and more", " ", "user:ben"]})
+    assert approvals.names(Approval.objects.get()) == ["group:the money, and more", "user:ben"]
+
+
+def test_who_may_not_list_users_is_told_of_those_who_decide_and_of_its_own_groups(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    staff("ben", "decide_approval")
+    staff("eve", "view_job")
+    ours, asked, _ = (Group.objects.create(name=name) for name in ("ours", "asked", "theirs"))
+    anna.groups.add(ours)
+    _, approval = start(jobs, assignees=[anna, asked])
+
+    def suggested() -> list[str]:
+        page = login(anna).get(url("decide", approval)).content.decode()
+        return re.findall(r'<option value="([^"]+)">', page)
+
+    assert suggested() == ["group:asked", "group:ours", "user:anna", "user:ben"]
+    anna.user_permissions.add(*Permission.objects.filter(codename__in=["view_user", "view_group"]))
+    assert suggested() == ["group:asked", "group:ours", "group:theirs", "user:anna", "user:ben", "user:eve"]
 
 
 def test_the_header_of_each_page_counts_what_asks_the_user(jobs: WorkerJobs) -> None:
