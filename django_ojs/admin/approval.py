@@ -25,6 +25,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.clickjacking import xframe_options_deny
 from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from django_ojs import errors
@@ -40,6 +41,8 @@ from django_ojs.rules import redaction
 from django_ojs.rules.approvals import MAX_COMMENT, ApprovalState
 
 _COLOURS = {"open": "active", "approved": "good", "rejected": "discarded", "timed_out": "retryable"}
+#: The field of a form that has the token of a link.
+FIELD = "ojs_token"
 _LIVE = (
     "approval.requested", "approval.decided", "approval.delegated", "approval.escalated", "job.state_changed",
 )  # fmt: skip
@@ -120,7 +123,7 @@ class DecisionForm(forms.Form):
 
 
 class LinkForm(DecisionForm):
-    """A decision without a login, which gives the approval to nobody else."""
+    """The form of a decision without the field to delegate, which a link does not allow."""
 
     def __init__(self, approval: Approval, *args: Any, **kwargs: Any) -> None:
         super().__init__(approval, *args, **kwargs)
@@ -168,7 +171,7 @@ class ApprovalAdmin(LivePage):
 
     def get_urls(self) -> list[URLPattern]:
         page = self.route("<path:object_id>/decide/", self.decide_view, "approval_decide")
-        link = path("link/<str:token>/", self.link_view, name=f"{self.opts.app_label}_approval_link")
+        link = path("approve/", self.link_view, name=f"{self.opts.app_label}_approval_link")
         return [page, link, *super().get_urls()]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -220,36 +223,49 @@ class ApprovalAdmin(LivePage):
         )  # fmt: skip
 
     @method_decorator([
-        require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny, csrf_protect
+        require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny,
+        sensitive_post_parameters(FIELD), csrf_protect,
     ])  # fmt: skip
-    def link_view(self, request: HttpRequest, token: str) -> HttpResponse:
-        """What a link in a mail leads to, for whoever has it: GET shows what is asked, and only POST decides."""
+    def link_view(self, request: HttpRequest) -> HttpResponse:
+        """The page behind the link of a mail, for whoever has the link. No login is needed.
+
+        GET shows the same page to everybody: the token is behind the `#` of the address, which browsers do not send.
+        The script of that page posts the token. The answer shows what is asked, with buttons that post the decision.
+        """
         try:
+            if request.method != "POST":
+                approvalmail.lasting()
+                return self._link_page(request)
+            token = request.POST.get(FIELD, "").strip().rpartition("#")[2]  # the whole link, too
             link = approvalmail.read(token)
         except OJSError as error:
-            return self._of_link(request, refused=display.explain(error), status=error.status)
+            return self._link_page(request, refused=display.explain(error), status=error.status)
         approval, who = link.approval, link.decider
         if approval.state != ApprovalState.OPEN:
-            return self._of_link(request, approval, refused=display.explain(approvals.decided(approval)), status=409)
-        posted = request.POST if request.method == "POST" else None
+            refused = display.explain(approvals.decided(approval))
+            return self._link_page(request, approval, refused=refused, status=409)
+        decides = "approve" in request.POST or "reject" in request.POST
+        posted = request.POST if decides else None
         own = LinkForm(approval, posted)
         try:
             site = approvals.form_class(approval.form)(posted) if approval.form else None
         except OJSError as error:
-            return self._of_link(request, approval, refused=display.explain(error), status=error.status)
+            return self._link_page(request, approval, refused=display.explain(error), status=error.status)
         if posted is not None and "delegate" not in posted and own.is_valid():
             entry = Act(who.name, "approval.decide", str(approval.pk), {"by": "link"}, "mail", _address(request))
             if self._decide(request, approval, own, site, who, entry):
-                return self._of_link(request, approval)
-        return self._of_link(request, approval, own=own, site=site, who=who.name.partition(":")[2])
+                return self._link_page(request, approval)
+        return self._link_page(
+            request, approval, own=own, site=site, token=token, who=who.name.partition(":")[2]
+        )  # fmt: skip
 
-    def _of_link(
+    def _link_page(
         self, request: HttpRequest, approval: Approval | None = None, *, status: int = 200, **context: Any
     ) -> HttpResponse:
-        """The page of a link. The link is in its address, which no other site is told."""
+        """The page of `link_view`. Without an approval and without a refusal, it asks for the token."""
         if approval is not None:
             context |= {"heading": display.printable(approval.title), "details": self.shown_details(approval)}
-        response = self.page(request, "approval_link", gettext("Decide"), **context)
+        response = self.page(request, "approval_link", gettext("Decide"), field=FIELD, **context)
         response.status_code = status
         response["Referrer-Policy"] = "same-origin"  # a stricter one would break Django's check of a POST over HTTPS
         response["X-Robots-Tag"] = "noindex"

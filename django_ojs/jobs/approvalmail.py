@@ -3,14 +3,16 @@
 The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. A mail that was sent as
 the process ended is sent again.
 
-A link names an approval, the moment at which it was asked, and a user. It decides once, since a decision ends the
-approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was given
-to others or asked anew, or once the user is inactive.
+A link is for one approval, one round of it (`approvals.round_of`) and one user. It decides once, since a decision ends
+the approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was
+given to others or asked again, or once the user is inactive or has another password or mail address. Its token is
+behind the `#` of its address, so browsers send it to no server and into no `Referer`; no row and no log has it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import smtplib
 import uuid
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from django.core import signing
 from django.core.mail import EmailMessage
 from django.urls import reverse
 from django.utils import translation
+from django.utils.crypto import constant_time_compare, salted_hmac
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext
@@ -42,6 +45,7 @@ logger = get_logger(__name__)
 #: Approvals of one pass, and users to whom one approval is mailed.
 BATCH, MOST_MAILS = 50, 200
 _SALT = "django_ojs.approval"
+MAX_TOKEN = 1000
 
 
 def tell(mail: ApprovalMail, *, using: str | None = None) -> int:
@@ -106,8 +110,8 @@ def message(approval: Approval, user: Any, mail: ApprovalMail) -> EmailMessage:
         lines.append(gettext("Decide it in the admin:") + f"\n{mail.site}{page}")
         if mail.links is not None:
             until = {"when": _when(clock.now() + mail.links)}
-            link = reverse("admin:django_ojs_approval_link", args=[token(approval, user)])
-            lines.append(gettext("Or without a login, until %(when)s:") % until + f"\n{mail.site}{link}")
+            link = f"{mail.site}{reverse('admin:django_ojs_approval_link')}#{token(approval, user)}"
+            lines.append(gettext("Or without a login, until %(when)s:") % until + f"\n{link}")
             lines.append(gettext("Whoever has this link can decide in your name. Do not pass it on."))
         subject = f"[{ojs_settings.SERVICE_NAME}] {title}"
         return EmailMessage(subject, "\n\n".join(lines) + "\n", to=[_address(user)])
@@ -131,27 +135,43 @@ class DecisionLink:
 
 def token(approval: Approval, user: Any) -> str:
     """What a link to decide this approval, as it is asked now, has for this user."""
-    asked_at = round(approval.requested_at.timestamp() * 1_000_000)
-    return signing.dumps([approval.pk.hex, asked_at, str(user.pk)], salt=_SALT)
+    facts = [approval.pk.hex, approvals.round_of(approval), str(user.pk), _seal(user, settings.SECRET_KEY)]
+    return signing.dumps(facts, salt=_SALT)
+
+
+def lasting() -> dt.timedelta:
+    """For how long a link decides. Raises NotFound where the site allows none."""
+    mail = parse_mail(ojs_settings.APPROVAL_MAIL)
+    if mail is None or mail.links is None:
+        raise NotFound(phrase("This link is not valid."))
+    return mail.links
 
 
 def read(token: str, *, using: str | None = None) -> DecisionLink:
     """The approval of a link, open or not, and who decides by it.
 
     Raises NotFound where no link has this token, where it is too old, and where the site allows none; PermissionDenied
-    where its user is not asked (any more).
+    where its user is not asked (any more), or has another password or mail address by now.
     """
-    mail = parse_mail(ojs_settings.APPROVAL_MAIL)
-    if mail is None or mail.links is None:
-        raise NotFound(phrase("This link is not valid."))
     try:
-        key, asked_at, user_pk = signing.loads(token, salt=_SALT, max_age=mail.links)
-    except signing.BadSignature as error:
+        if len(token) > MAX_TOKEN:
+            raise signing.BadSignature
+        key, asked, user_pk, seal = signing.loads(token, salt=_SALT, max_age=lasting())
+    except (signing.BadSignature, ValueError) as error:  # ValueError: a token of an older release
         raise NotFound(phrase("This link is not valid, or too old.")) from error
     approval = approvals.read(uuid.UUID(key), using=using)
     user: Any = get_user_model()._default_manager.filter(pk=user_pk).first()
-    if user is None or not user.is_active or round(approval.requested_at.timestamp() * 1_000_000) != asked_at:
+    if user is None or not user.is_active:
         raise PermissionDenied(phrase("This approval does not ask you any more."))
-    decider = Decider(Decider.of(user).name, user)  # a superuser, too, only while it asks that user
+    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    if not any(constant_time_compare(seal, _seal(user, secret)) for secret in secrets):
+        raise PermissionDenied(phrase("Your account has changed since this link was sent."))
+    decider = Decider(Decider.of(user).name, user, round=asked)  # a superuser, too, only while it asks that user
     decider.check(approval, database(using))
     return DecisionLink(approval, decider)
+
+
+def _seal(user: Any, secret: str | bytes) -> str:
+    """What changes with the user's password and mail address."""
+    facts = f"{user.password}\0{_address(user)}"
+    return str(salted_hmac(f"{_SALT}.seal", facts, secret=secret, algorithm="sha256").hexdigest()[:32])

@@ -37,6 +37,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.hooks import replaceable
 from django_ojs.jobs import promote, steps
 from django_ojs.lifecycle.ended import jobs_ended
+from django_ojs.messages import phrase
 from django_ojs.models import Approval, ApprovalAssignee, Job, JobStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
@@ -79,12 +80,14 @@ class Decider:
         user: the user, who must be one of those who are asked.
         limits: what the key reaches.
         may_all: whether it may decide whoever was asked: a superuser, or a key with the scope.
+        round: the only round (`round_of`) in which it may, for the link of a mail; '': in each.
     """
 
     name: str
     user: Any = None
     limits: Limits = UNLIMITED
     may_all: bool = False
+    round: str = ""
 
     @classmethod
     def of(cls, user: Any) -> Decider:
@@ -96,6 +99,12 @@ class Decider:
         """Raise PermissionDenied unless it may decide this approval."""
         if not self.limits.covers(approval.queue, approval.type):
             raise NotFound.resource("approval", str(approval.pk))
+        if self.round and self.round != round_of(approval):
+            raise PermissionDenied(
+                phrase("This was asked again, or others are asked, since this link was sent."),
+                details={"principal": self.name, "approval_id": str(approval.pk)},
+                hint="Use the link of the last mail about it, or the admin.",
+            )
         if self.may_all:
             return
         asked = Approval.objects.using(using).filter(pk=approval.pk)
@@ -110,6 +119,12 @@ class Decider:
 def names(approval: Approval) -> list[str]:
     """Those who are asked, such as `user:anna` and `group:finance`."""
     return sorted(str(one) for one in approval.assignees.all())
+
+
+def round_of(approval: Approval) -> str:
+    """What is another text once the approval is asked again or given to others, but not when more are asked."""
+    asked_at = round(approval.requested_at.timestamp() * 1_000_000)
+    return f"{asked_at}-{min((one.pk for one in approval.assignees.all()), default=0)}"
 
 
 def asks(user: Any, using: str | None = None) -> Q:
