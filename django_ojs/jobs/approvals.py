@@ -110,7 +110,7 @@ class Decider:
         asked = Approval.objects.using(using).filter(pk=approval.pk)
         if self.user is None or not asked.filter(asks(self.user, using)).exists():
             raise PermissionDenied(
-                "This approval asks other people.",
+                phrase("This approval asks other people."),
                 details={"principal": self.name, "approval_id": str(approval.pk), "assignees": names(approval)},
                 hint="Let one of those who are asked decide it, or delegate it to you.",
             )
@@ -200,18 +200,17 @@ def _assignee(one: Any, field: str) -> Assignee:
         model: Any = get_user_model()
         user = model._default_manager.filter(**{model.USERNAME_FIELD: name}).first()
         if user is None:
-            raise fault(field, "must name users that exist", one)
+            raise fault(field, phrase("must name users that exist"), one)
         return Assignee(Kind.USER, str(user.pk), name)
     if kind == Kind.GROUP and name:
         group: Any = apps.get_model("auth", "Group")._default_manager.filter(name=name).first()
         if group is None:
-            raise fault(field, "must name groups that exist", one)
+            raise fault(field, phrase("must name groups that exist"), one)
         return Assignee(Kind.GROUP, str(group.pk), name)
     if kind == Kind.PERMISSION and "." in name:
         return Assignee(Kind.PERMISSION, name, name)
-    raise fault(
-        field, "must be users, groups, or texts such as user:anna, group:finance and perm:shop.refund", str(one)
-    )
+    problem = phrase("must be users, groups, or texts such as user:anna, group:finance and perm:shop.refund")
+    raise fault(field, problem, str(one))
 
 
 def holders(permission: str, *, superusers: bool = True) -> Q:
@@ -311,7 +310,7 @@ def decide(
     approval = read(approval_id, using=using)
     by.check(approval, using)
     if len(comment) > MAX_COMMENT or "\0" in comment:
-        raise fault("comment", f"must be a text of at most {MAX_COMMENT} characters", comment)
+        raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:
         raise decided(approval)
     kept = clean(approval, data) if approved or data is not None else None
@@ -345,7 +344,7 @@ def delegate(
     by.check(approval, using)
     asked = assignees(to, "to")
     if not asked:
-        raise fault("to", "must name at least one user, group or permission")
+        raise fault("to", phrase("must name at least one user, group or permission"))
     with atomic(using=using):
         approval, row = _open(approval_id, by, using)
         ApprovalAssignee.objects.using(using).filter(approval=approval)._raw_delete(using)
@@ -375,13 +374,13 @@ def clean(approval: Approval, data: Any) -> str | None:
             raise _misfit(found)
         text = jsontext.dumps(data)
     elif data is not None:
-        raise fault("data", "must be absent: this approval has no form", data)
+        raise fault("data", phrase("must be absent: this approval has no form"), data)
     else:
         return None
     size, most = jsontext.byte_length(text), ojs_settings.MAX_DURABLE_EVENT_BYTES
     if size > most:
         raise PayloadTooLarge(
-            f"The data of the form have {size} bytes, more than the {most} allowed.",
+            phrase("The data of the form have %(size)s bytes, more than the %(most)s allowed.", size=size, most=most),
             details={"actual_bytes": size, "max_bytes": most, "field": "data"},
         )
     return text
@@ -396,11 +395,12 @@ def form_class(place: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise InvalidRequest(
-            f"The form {place} of this approval is not there any more: put it back, or cancel the job.",
+            phrase("The form %(place)s of this approval is gone: put it back, or cancel the job.", place=place),
             details={"field": "data", "form": place},
         ) from error
     if not (isinstance(found, type) and issubclass(found, forms.BaseForm)):
-        raise InvalidRequest(f"{place} is not a Django form.", details={"field": "data", "form": place})
+        problem = phrase("%(place)s is not a Django form.", place=place)
+        raise InvalidRequest(problem, details={"field": "data", "form": place})
     return found
 
 
@@ -419,7 +419,7 @@ def _submitted(data: Any) -> Any:
     if data is None:
         return {}
     if not isinstance(data, dict) and not hasattr(data, "getlist"):
-        raise fault("data", "must be an object with the fields of the form", data)
+        raise fault("data", phrase("must be an object with the fields of the form"), data)
     return data
 
 
@@ -545,10 +545,10 @@ def decided(approval: Approval) -> Conflict:
     }  # fmt: skip
     who = approval.decided_by.partition(":")[2]
     message = {
-        ApprovalState.APPROVED: f"{who} has approved this already.",
-        ApprovalState.REJECTED: f"{who} has rejected this already.",
-        ApprovalState.TIMED_OUT: "Nobody has decided this in time, and it cannot be decided any more.",
-    }.get(ApprovalState(approval.state), "The job has ended, or does not ask this any more.")
+        ApprovalState.APPROVED: phrase("%(who)s has approved this already.", who=who),
+        ApprovalState.REJECTED: phrase("%(who)s has rejected this already.", who=who),
+        ApprovalState.TIMED_OUT: phrase("Nobody has decided this in time, and it cannot be decided any more."),
+    }.get(ApprovalState(approval.state), phrase("The job has ended, or does not ask this any more."))
     return Conflict(message, details=details, hint="Read the approval: it says what was decided.")
 
 

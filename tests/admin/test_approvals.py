@@ -10,8 +10,10 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
 from django_ojs import JobContext, job
+from django_ojs.errors import Conflict
 from django_ojs.jobs import approvals
 from django_ojs.models import Approval, AuditEntry
 from django_ojs.registry import registry
@@ -171,6 +173,21 @@ def test_who_may_not_list_users_is_told_of_those_who_decide_and_of_its_own_group
     assert suggested() == ["group:asked", "group:ours", "group:theirs", "user:anna", "user:ben", "user:eve"]
 
 
+def test_what_is_refused_is_told_in_the_language_of_the_user(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    _, approval = start(jobs, assignees=[anna], form=RefundForm)
+    client = login(anna)
+    with translation.override("de"):
+        refused = client.post(url("decide", approval), {"delegate": "1", "ojs_to": "group:gone"})
+    assert "to: muss Gruppen nennen, die es gibt." in refused.content.decode()
+    approvals.decide(approval.pk, False, approvals.Decider.of(anna))
+    with translation.override("de"):
+        again = client.post(url("decide", approval), {"approve": "1", "amount": "5"}, follow=True)
+    assert [str(one) for one in again.context["messages"]] == ["anna hat das schon abgelehnt."]
+    with pytest.raises(Conflict, match="anna has rejected this already"):
+        approvals.decide(approval.pk, True, approvals.Decider.of(anna))
+
+
 def test_the_header_of_each_page_counts_what_asks_the_user(jobs: WorkerJobs) -> None:
     anna, ben = staff("anna", "decide_approval", "view_job"), staff("ben", "decide_approval", "view_job")
     page = reverse("admin:django_ojs_job_changelist")
@@ -212,6 +229,6 @@ def test_a_form_that_the_code_has_no_more_is_told_and_decides_nothing(jobs: Work
     for answer in (client.get(url("decide", approval), follow=True),
                    client.post(url("decide", approval), {"approve": "1", "amount": "5"}, follow=True)):  # fmt: skip
         assert answer.status_code == 200
-        assert "is not there any more" in answer.content.decode()
+        assert "of this approval is gone" in answer.content.decode()
     approval.refresh_from_db()
     assert approval.state == "open"
