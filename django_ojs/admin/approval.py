@@ -14,9 +14,10 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path
+from django.urls import NoReverseMatch, URLPattern, path
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -29,7 +30,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from django_ojs import errors
-from django_ojs.admin import display, live, steps
+from django_ojs.admin import display, live, logs, steps
 from django_ojs.admin.base import text_filter
 from django_ojs.admin.live import LivePage
 from django_ojs.audit import Act
@@ -192,7 +193,18 @@ class ApprovalAdmin(LivePage):
             "subtitle": display.printable(obj.name),
             "decide": self.own_url("decide", quote(obj.pk)) if may else "",
             "steps": {} if job is None else steps.section(self, job, steps.read(job)),
+            "logs": self._logs(request, job),
         }
+
+    def _logs(self, request: HttpRequest, job: Job | None) -> dict[str, Any]:
+        """What the job has logged, for who may see it on the page of the job, which sends the lines that follow."""
+        if job is None or not request.user.has_perm("django_ojs.view_job"):
+            return {}
+        try:
+            lines = self.url("job_logs", job.pk)
+        except NoReverseMatch:  # this admin site has no pages of ours for jobs
+            return {}
+        return logs.section(job, lines, job._state.db or DEFAULT_DB_ALIAS)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """GET: the form. POST: approve, reject or delegate."""

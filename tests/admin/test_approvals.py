@@ -12,10 +12,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from django_ojs import JobContext, job
+from django_ojs import JobContext, clock, job
 from django_ojs.errors import Conflict
 from django_ojs.jobs import approvals
-from django_ojs.models import Approval, AuditEntry
+from django_ojs.models import Approval, AuditEntry, Job, JobLog
 from django_ojs.registry import registry
 from django_ojs.testing.storedjobs import WorkerJobs, worker
 from tests.durable.approvalforms import RefundForm
@@ -105,6 +105,23 @@ def test_the_page_shows_what_the_job_did_and_leads_to_the_decision(jobs: WorkerJ
     again = client.post(url("decide", approval), {"reject": "1"}, follow=True)
     assert [str(one) for one in again.context["messages"]] == ["anna has approved this already."]
     assert url("decide", approval) not in client.get(url("change", approval)).content.decode()
+
+
+def test_the_page_shows_what_the_job_has_logged_to_who_may_view_jobs(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    handle, approval = start(jobs, assignees=[anna])
+    now = clock.now()
+    JobLog.objects.create(
+        job_id=handle.id, attempt=1, started_at=now, sequence=1, time=now, level=20, message="found the order"
+    )
+    client = login(anna)
+    assert "found the order" not in client.get(url("change", approval)).content.decode()
+    anna.user_permissions.add(Permission.objects.get(codename="view_job"))
+    page = client.get(url("change", approval)).content.decode()
+    assert "found the order" in page
+    assert reverse("admin:django_ojs_job_logs", args=[handle.id]) in page
+    Job.objects.all().delete()
+    assert "data-ojs-logs" not in client.get(url("change", approval)).content.decode()
 
 
 def test_it_is_rejected_without_the_form(jobs: WorkerJobs) -> None:
