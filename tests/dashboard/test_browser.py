@@ -16,6 +16,7 @@ from django.conf import settings as site
 from django.contrib.auth import get_user_model
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
+from django.templatetags.static import static
 from django.test import Client, override_settings
 
 from django_ojs.admin import live
@@ -490,6 +491,30 @@ def test_the_last_word_of_a_search_is_completed(browse: Any) -> None:
     assert "state:retryable since:1h" in page.evaluate(words)
     page.locator("#searchbar").fill("")
     assert "since:1h" in page.evaluate(words)
+
+
+def test_a_part_within_a_part_follows_that_one(browser: Any, server: Any) -> None:
+    """A row comes before another: the node of the other is that of the new row, and is not written over."""
+
+    def table(*names: str) -> str:
+        rows = "".join(f'<tr><td><i data-ojs-part="{name}-cell">{name}</i></td></tr>' for name in names)
+        return f'<table data-ojs-part="list"><tbody>{rows}</tbody></table>'
+
+    address = static("django_ojs/live.js")
+    script = f'<script type="module" src="{address}"></script>'
+    page = browser.new_context().new_page()
+    page.set_default_timeout(PATIENCE)
+    follow = '<div data-ojs-live="/again/" data-ojs-every="3600000"></div>'
+    bodies = {"/page/": script + follow + table("first"), "/again/": table("second", "first")}
+    for path in bodies:
+        page.route(f"{server.url}{path}", lambda route: route.fulfill(
+            content_type="text/html", body=bodies[route.request.url.removeprefix(server.url)]
+        ))  # fmt: skip
+    page.goto(f"{server.url}/page/")
+    page.evaluate("document.querySelector('[data-ojs-live]').dispatchEvent(new Event('ojs:changed'))")
+    expect(page.locator("td")).to_have_count(2)
+    assert page.locator("td").all_inner_texts() == ["second", "first"]
+    page.context.close()
 
 
 def test_the_link_of_a_mail_decides_and_no_request_names_it(browse: Any, browser: Any, server: Any) -> None:
