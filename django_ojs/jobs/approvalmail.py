@@ -1,7 +1,7 @@
 """Writes to those whom durable jobs ask, and lets a link of such a mail decide without a login.
 
-The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. A mail that was sent as
-the process ended is sent again.
+The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. Where the server fails
+between two mails, the next try leaves out who has the mail. One that was sent as the process ended may be sent again.
 
 A link is for one approval, one round of it (`approvals.round_of`) and one user. It decides once, since a decision ends
 the approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was
@@ -20,6 +20,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.core import mail as site_mail
 from django.core import signing
 from django.core.mail import EmailMessage
 from django.urls import reverse
@@ -33,7 +34,7 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.guard import get_logger
+from django_ojs.guard import get_logger, words_of
 from django_ojs.jobs import approvals
 from django_ojs.jobs.approvals import Decider, Kind
 from django_ojs.messages import phrase
@@ -46,32 +47,65 @@ logger = get_logger(__name__)
 BATCH, MOST_MAILS = 50, 200
 _SALT = "django_ojs.approval"
 MAX_TOKEN = 1000
+#: What is wrong with one mail and not with the mail server: it would hold the others for ever.
+_OF_ONE = (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError, ValueError)
 
 
-def tell(mail: ApprovalMail, *, using: str | None = None) -> int:
-    """Send the mails that are due; return for how many approvals. Raises what the site's mail backend raises; those
-    that were not sent are due then."""
-    using = database(using)
+class SentMails:
+    """Who has the mails of approvals whose other mails could not be sent yet. One that asks a user by name has a row
+    that tells; this is for members of groups and for who has a permission."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[uuid.UUID, str], set[str]] = {}
+
+    def of(self, approval: Approval) -> set[str]:
+        """The primary keys of those who have the mail of this round."""
+        return self._sent.setdefault((approval.pk, approvals.round_of(approval)), set())
+
+    def forget(self) -> None:
+        self._sent.clear()
+
+
+def tell(mail: ApprovalMail, sent: SentMails | None = None, *, using: str | None = None) -> int:
+    """Send the mails that are due, over one connection; return for how many approvals. Raises what the site's mail
+    backend raises: those that were not sent are due then, and `sent` has the others."""
+    using, sent = database(using), sent or SentMails()
     due = Approval.objects.using(using).filter(state=ApprovalState.OPEN, mail_due=True)
     found = list(due.order_by("requested_at")[:BATCH].prefetch_related("assignees"))
-    for approval in found:
-        _tell(approval, mail, using)
+    if found:
+        with _connection() as connection:
+            for approval in found:
+                _tell(approval, mail, connection, sent.of(approval), using)
+    if len(found) < BATCH:  # nothing is due any more
+        sent.forget()
     return len(found)
 
 
-def _tell(approval: Approval, mail: ApprovalMail, using: str) -> None:
-    untold = [one for one in approval.assignees.all() if not one.told]
-    people = _people(untold, everybody=not approval.assignees.all())
+def _connection() -> Any:
+    """The site's mail backend. Django 6.1 calls it a mailer."""
+    return site_mail.mailers.default if hasattr(site_mail, "mailers") else site_mail.get_connection()
+
+
+def _tell(approval: Approval, mail: ApprovalMail, connection: Any, sent: set[str], using: str) -> None:
+    asked = list(approval.assignees.all())
+    untold = [one for one in asked if not one.told]
+    told = ApprovalAssignee.objects.using(using).filter(pk__in=[one.pk for one in untold])
+    has = sent | {one.key for one in asked if one.told and one.kind == Kind.USER}
+    people = [user for user in _people(untold, everybody=not asked) if str(user.pk) not in has]
     for user in people[:MOST_MAILS]:
         try:
-            message(approval, user, mail).send()
-        except smtplib.SMTPRecipientsRefused as error:  # the same again, whenever it is sent
-            logger.warning("The mail server refuses a mail about the approval %s: %s", approval.pk, error)
+            connection.send_messages([message(approval, user, mail)])
+        except _OF_ONE as error:
+            if getattr(error, "smtp_code", 500) < 500:  # for now
+                raise
+            logger.warning("The mail about the approval %s to user:%s cannot be sent: %s",
+                           approval.pk, user.get_username(), words_of(error))  # fmt: skip
+        sent.add(str(user.pk))
+        told.filter(kind=Kind.USER, key=str(user.pk)).update(told=True)
     if len(people) > MOST_MAILS:
         logger.warning(
             "The approval %s asks %d users; %d of them got a mail.", approval.pk, len(people), MOST_MAILS
         )  # fmt: skip
-    told = ApprovalAssignee.objects.using(using).filter(pk__in=[one.pk for one in untold])
     told.update(told=True)
     same = Approval.objects.using(using).filter(pk=approval.pk, changes=approval.changes)
     same.update(mail_due=False)  # who was asked meanwhile is due

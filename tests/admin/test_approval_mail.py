@@ -20,6 +20,7 @@ from django_ojs.jobs.approvals import Decider
 from django_ojs.models import Approval, AuditEntry
 from django_ojs.rules.approvals import parse_mail
 from django_ojs.scheduler.alerts import MailApprovals
+from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.testing.storedjobs import WorkerJobs
 from tests.admin.test_approvals import jobs, login, start
 from tests.durable.approvalforms import RefundForm
@@ -214,21 +215,72 @@ def test_a_mail_that_cannot_be_sent_is_sent_later(jobs: WorkerJobs, monkeypatch:
     def down(self: Any, messages: Any) -> int:
         raise ConnectionRefusedError("down")
 
+    def busy(self: Any, messages: Any) -> int:
+        raise smtplib.SMTPDataError(451, b"try again later")
+
     def refuses(self: Any, messages: Any) -> int:
         if messages[0].to == ["anna@example.com"]:
             raise smtplib.SMTPRecipientsRefused({"anna@example.com": (550, b"unknown")})
         return original(self, messages)
 
     original = EmailBackend.send_messages
-    with monkeypatch.context() as patch:
-        patch.setattr(EmailBackend, "send_messages", down)
-        assert duty.run_once("default") > duty.EVERY
+    for fault in (down, busy):
+        with monkeypatch.context() as patch:
+            patch.setattr(EmailBackend, "send_messages", fault)
+            assert duty.run_once("default") > duty.EVERY
     mail.outbox.clear()
     with monkeypatch.context() as patch:
         patch.setattr(EmailBackend, "send_messages", refuses)
         assert duty.run_once("default") == duty.EVERY
     assert [one.to for one in mail.outbox] == [["ben@example.com"]]
     assert told() == [], "an address that is refused would be refused again"
+
+
+def test_who_has_a_mail_gets_it_once_though_the_server_fails_between_two(
+    jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over one connection for all. What is known of users by name outlives the process."""
+    finance = Group.objects.create(name="finance")
+    anna = user("anna", finance)
+    for name in ("ben", "carl", "dora"):
+        user(name, finance)
+    start(jobs, 1, assignees=[anna, "group:finance"])
+    start(jobs, 2, assignees=["user:dora"])
+    original, fails, opened = EmailBackend.send_messages, ["carl@example.com"], []
+
+    def send_or_fail(self: Any, messages: Any) -> int:
+        if messages[0].to == fails:
+            raise ConnectionResetError
+        return original(self, messages)
+
+    monkeypatch.setattr(EmailBackend, "send_messages", send_or_fail)
+    monkeypatch.setattr(EmailBackend, "open", lambda self: opened.append(1), raising=False)
+    duty = MailApprovals()
+    mail.outbox.clear()
+    assert duty.run_once("default") > duty.EVERY
+    assert [one.to[0] for one in mail.outbox] == ["anna@example.com", "ben@example.com"]
+    assert MailApprovals().run_once("default") > duty.EVERY
+    assert [one.to[0] for one in mail.outbox[2:]] == ["ben@example.com"], "another process knows of anna only"
+    fails.clear()
+    opened.clear()
+    assert duty.run_once("default") == duty.EVERY
+    assert [one.to[0] for one in mail.outbox[3:]] == ["carl@example.com", "dora@example.com", "dora@example.com"]
+    assert len(opened) == 1
+    assert told() == []
+
+
+def test_an_address_that_no_mail_can_have_holds_no_other_mail(jobs: WorkerJobs) -> None:
+    start(jobs, assignees=[user("anna", email="anna\n@example.com"), user("ben")])
+    assert told() == ["ben"]
+    assert told() == []
+
+
+def test_mails_have_a_thread_of_their_own() -> None:
+    """A mail server that never answers holds neither the alerts nor anything else."""
+    threads = [
+        [duty.name for duty in thread._duties] for thread in Scheduler("s")._threads if hasattr(thread, "_duties")
+    ]
+    assert ["approval mails"] in threads
 
 
 def test_the_filter_of_my_groups(jobs: WorkerJobs) -> None:
