@@ -33,6 +33,7 @@ from django_ojs import errors
 from django_ojs.admin import display, live, logs, steps
 from django_ojs.admin.base import text_filter
 from django_ojs.admin.live import LivePage
+from django_ojs.admin.operate import audit_act
 from django_ojs.audit import Act
 from django_ojs.errors import OJSError
 from django_ojs.jobs import approvalmail, approvals
@@ -264,7 +265,7 @@ class ApprovalAdmin(LivePage):
         except OJSError as error:
             return self._link_page(request, approval, refused=display.explain(error), status=error.status)
         if posted is not None and "delegate" not in posted and own.is_valid():
-            entry = Act(who.name, "approval.decide", str(approval.pk), {"by": "link"}, "mail", _address(request))
+            entry = audit_act(request, who.name, "approval.decide", approval.pk, "mail", by="link")
             if self._decide(request, approval, own, site, who, entry):
                 return self._link_page(request, approval)
         return self._link_page(
@@ -343,10 +344,6 @@ class ApprovalAdmin(LivePage):
     def its_job(self, approval: Approval) -> SafeString:
         address = self.url_of(Job, approval.job_id)
         return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
-
-
-def _address(request: HttpRequest) -> str:
-    return str(request.META.get("REMOTE_ADDR", ""))
 
 
 def _may_decide(request: HttpRequest, approval: Approval) -> bool:
