@@ -14,23 +14,26 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path
+from django.urls import NoReverseMatch, URLPattern, path
 from django.utils.decorators import method_decorator
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.clickjacking import xframe_options_deny
 from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from django_ojs import errors
-from django_ojs.admin import display, live, steps
+from django_ojs.admin import display, live, logs, steps
 from django_ojs.admin.base import text_filter
 from django_ojs.admin.live import LivePage
+from django_ojs.admin.operate import audit_act
 from django_ojs.audit import Act
 from django_ojs.errors import OJSError
 from django_ojs.jobs import approvalmail, approvals
@@ -40,6 +43,8 @@ from django_ojs.rules import redaction
 from django_ojs.rules.approvals import MAX_COMMENT, ApprovalState
 
 _COLOURS = {"open": "active", "approved": "good", "rejected": "discarded", "timed_out": "retryable"}
+#: The field of a form that has the token of a link.
+FIELD = "ojs_token"
 _LIVE = (
     "approval.requested", "approval.decided", "approval.delegated", "approval.escalated", "job.state_changed",
 )  # fmt: skip
@@ -74,6 +79,28 @@ class ApprovalStateFilter(admin.SimpleListFilter):
         return queryset.filter(state=self.value()) if self.value() else queryset
 
 
+class NamesInput(forms.TextInput):
+    """A line for each of several names: names may have spaces and commas."""
+
+    LINES = 3
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
+        return [text.strip() for text in data.getlist(name) if text.strip()]
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        given = [*(value or ()), *[""] * self.LINES][: max(self.LINES, len(value or ()) + 1)]
+        first = {**(attrs or {}), "size": 40, "list": "ojs-people", "autocomplete": "off"}
+        others = {**first, "aria-label": gettext("and to")}
+        others.pop("id", None)
+        lines = [super(NamesInput, self).render(name, one, others if index else first, renderer)
+                 for index, one in enumerate(given)]  # fmt: skip
+        return format_html('<div class="ojs-lines">{}</div>', format_html_join("", "{}", ((line,) for line in lines)))
+
+
+class NamesField(forms.Field):
+    widget = NamesInput
+
+
 class DecisionForm(forms.Form):
     """What is sent beside the form of the site."""
 
@@ -84,9 +111,8 @@ class DecisionForm(forms.Form):
         label=_("comment"), required=False, max_length=MAX_COMMENT,
         widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
     )  # fmt: skip
-    ojs_to = forms.CharField(
-        label=_("delegate to"), required=False, max_length=255,
-        widget=forms.TextInput(attrs={"size": 40, "list": "ojs-people", "autocomplete": "off"}),
+    ojs_to = NamesField(
+        label=_("delegate to"), required=False,
         help_text=_("Instead of a decision: who is asked from now on, such as user:anna or group:finance."),
     )  # fmt: skip
 
@@ -99,7 +125,7 @@ class DecisionForm(forms.Form):
 
 
 class LinkForm(DecisionForm):
-    """A decision without a login, which gives the approval to nobody else."""
+    """The form of a decision without the field to delegate, which a link does not allow."""
 
     def __init__(self, approval: Approval, *args: Any, **kwargs: Any) -> None:
         super().__init__(approval, *args, **kwargs)
@@ -110,13 +136,21 @@ class LinkForm(DecisionForm):
 SUGGESTED = 200
 
 
-def people() -> list[str]:
-    """Whom a decider may choose by name: groups, and active users of the admin."""
-    users: Any = get_user_model()
-    found = users._default_manager.filter(is_active=True, **({"is_staff": True} if hasattr(users, "is_staff") else {}))
-    names = found.order_by(users.USERNAME_FIELD).values_list(users.USERNAME_FIELD, flat=True)[:SUGGESTED]
-    groups = Group.objects.order_by("name").values_list("name", flat=True)[:SUGGESTED]
-    return [*(f"group:{name}" for name in groups), *(f"user:{name}" for name in names)]
+def people(approval: Approval, by: Any) -> list[str]:
+    """Whom a decider may choose by name: groups that the decider is in or that are asked, and users who may decide
+    approvals. Who may view groups, or users, is told of all."""
+    model: Any = get_user_model()
+    users = model._default_manager.filter(is_active=True)
+    if not by.has_perm(f"{model._meta.app_label}.view_{model._meta.model_name}"):
+        users = users.filter(approvals.holders(approvals.DECIDE))
+    groups = Group.objects.order_by("name")
+    if not by.has_perm("auth.view_group"):
+        own = by.groups.values_list("pk", flat=True) if hasattr(by, "groups") else ()
+        asked = [one.key for one in approval.assignees.all() if one.kind == approvals.Kind.GROUP]
+        groups = groups.filter(pk__in=[*own, *asked])
+    names = users.order_by(model.USERNAME_FIELD).values_list(model.USERNAME_FIELD, flat=True)[:SUGGESTED]
+    shown = groups.values_list("name", flat=True)[:SUGGESTED]
+    return [*(f"group:{name}" for name in shown), *(f"user:{name}" for name in names)]
 
 
 @admin.register(Approval)
@@ -139,7 +173,7 @@ class ApprovalAdmin(LivePage):
 
     def get_urls(self) -> list[URLPattern]:
         page = self.route("<path:object_id>/decide/", self.decide_view, "approval_decide")
-        link = path("link/<str:token>/", self.link_view, name=f"{self.opts.app_label}_approval_link")
+        link = path("approve/", self.link_view, name=f"{self.opts.app_label}_approval_link")
         return [page, link, *super().get_urls()]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -160,7 +194,18 @@ class ApprovalAdmin(LivePage):
             "subtitle": display.printable(obj.name),
             "decide": self.own_url("decide", quote(obj.pk)) if may else "",
             "steps": {} if job is None else steps.section(self, job, steps.read(job)),
+            "logs": self._logs(request, job),
         }
+
+    def _logs(self, request: HttpRequest, job: Job | None) -> dict[str, Any]:
+        """What the job has logged, for who may see it on the page of the job, which sends the lines that follow."""
+        if job is None or not request.user.has_perm("django_ojs.view_job"):
+            return {}
+        try:
+            lines = self.url("job_logs", job.pk)
+        except NoReverseMatch:  # this admin site has no pages of ours for jobs
+            return {}
+        return logs.section(job, lines, job._state.db or DEFAULT_DB_ALIAS)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """GET: the form. POST: approve, reject or delegate."""
@@ -186,40 +231,54 @@ class ApprovalAdmin(LivePage):
                 return HttpResponseRedirect(back)
         return self.page(
             request, "approval_decide", gettext("Decide"), own=own, site=site, back=back, here="approval",
-            heading=display.printable(approval.title), details=self.shown_details(approval), people=people(),
+            heading=display.printable(approval.title), details=self.shown_details(approval),
+            people=people(approval, request.user),
         )  # fmt: skip
 
     @method_decorator([
-        require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny, csrf_protect
+        require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny,
+        sensitive_post_parameters(FIELD), csrf_protect,
     ])  # fmt: skip
-    def link_view(self, request: HttpRequest, token: str) -> HttpResponse:
-        """What a link in a mail leads to, for whoever has it: GET shows what is asked, and only POST decides."""
+    def link_view(self, request: HttpRequest) -> HttpResponse:
+        """The page behind the link of a mail, for whoever has the link. No login is needed.
+
+        GET shows the same page to everybody: the token is behind the `#` of the address, which browsers do not send.
+        The script of that page posts the token. The answer shows what is asked, with buttons that post the decision.
+        """
         try:
+            if request.method != "POST":
+                approvalmail.lasting()
+                return self._link_page(request)
+            token = request.POST.get(FIELD, "").strip().rpartition("#")[2]  # the whole link, too
             link = approvalmail.read(token)
         except OJSError as error:
-            return self._of_link(request, refused=display.explain(error), status=error.status)
+            return self._link_page(request, refused=display.explain(error), status=error.status)
         approval, who = link.approval, link.decider
         if approval.state != ApprovalState.OPEN:
-            return self._of_link(request, approval, refused=display.explain(approvals.decided(approval)), status=409)
-        posted = request.POST if request.method == "POST" else None
+            refused = display.explain(approvals.decided(approval))
+            return self._link_page(request, approval, refused=refused, status=409)
+        decides = "approve" in request.POST or "reject" in request.POST
+        posted = request.POST if decides else None
         own = LinkForm(approval, posted)
         try:
             site = approvals.form_class(approval.form)(posted) if approval.form else None
         except OJSError as error:
-            return self._of_link(request, approval, refused=display.explain(error), status=error.status)
+            return self._link_page(request, approval, refused=display.explain(error), status=error.status)
         if posted is not None and "delegate" not in posted and own.is_valid():
-            entry = Act(who.name, "approval.decide", str(approval.pk), {"by": "link"}, "mail", _address(request))
+            entry = audit_act(request, who.name, "approval.decide", approval.pk, "mail", by="link")
             if self._decide(request, approval, own, site, who, entry):
-                return self._of_link(request, approval)
-        return self._of_link(request, approval, own=own, site=site, who=who.name.partition(":")[2])
+                return self._link_page(request, approval)
+        return self._link_page(
+            request, approval, own=own, site=site, token=token, who=who.name.partition(":")[2]
+        )  # fmt: skip
 
-    def _of_link(
+    def _link_page(
         self, request: HttpRequest, approval: Approval | None = None, *, status: int = 200, **context: Any
     ) -> HttpResponse:
-        """The page of a link. The link is in its address, which no other site is told."""
+        """The page of `link_view`. Without an approval and without a refusal, it asks for the token."""
         if approval is not None:
             context |= {"heading": display.printable(approval.title), "details": self.shown_details(approval)}
-        response = self.page(request, "approval_link", gettext("Decide"), **context)
+        response = self.page(request, "approval_link", gettext("Decide"), field=FIELD, **context)
         response.status_code = status
         response["Referrer-Policy"] = "same-origin"  # a stricter one would break Django's check of a POST over HTTPS
         response["X-Robots-Tag"] = "noindex"
@@ -235,7 +294,7 @@ class ApprovalAdmin(LivePage):
         using = approval._state.db
         try:
             if delegates:
-                approvals.delegate(approval.pk, given["ojs_to"].split(), who, act=entry, using=using)
+                approvals.delegate(approval.pk, given["ojs_to"], who, act=entry, using=using)
             elif not approved and "reject" not in request.POST:
                 return False
             else:
@@ -285,10 +344,6 @@ class ApprovalAdmin(LivePage):
     def its_job(self, approval: Approval) -> SafeString:
         address = self.url_of(Job, approval.job_id)
         return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
-
-
-def _address(request: HttpRequest) -> str:
-    return str(request.META.get("REMOTE_ADDR", ""))
 
 
 def _may_decide(request: HttpRequest, approval: Approval) -> bool:

@@ -192,7 +192,7 @@ def _error(entry: dict[str, Any]) -> dict[str, Any]:
 KINDS = (
     gettext_noop("Job"), gettext_noop("Dead letter job"), gettext_noop("Queue"), gettext_noop("Worker"),
     gettext_noop("Workflow"), gettext_noop("Cron"), gettext_noop("Api key"), gettext_noop("Webhook subscription"),
-    gettext_noop("Webhook delivery"), gettext_noop("Bulk action"),
+    gettext_noop("Webhook delivery"), gettext_noop("Bulk action"), gettext_noop("Approval"),
 )  # fmt: skip
 
 

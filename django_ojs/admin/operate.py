@@ -121,6 +121,11 @@ def actor(request: HttpRequest) -> str:
     return f"user:{request.user.get_username()}"
 
 
+def audit_act(request: HttpRequest, who: str, action: str, target: object, door: str, **detail: Any) -> audit.Act:
+    """The entry of an act that came with this request, by whoever it was and by whatever door."""
+    return audit.Act(who, action, str(target), detail, door, request.META.get("REMOTE_ADDR", ""))
+
+
 class OperatingAdmin(ViewAdmin):
     """A `ViewAdmin` with verbs: `verbs` are the buttons on an object's page, `actions` those that lists have."""
 
@@ -297,7 +302,7 @@ class OperatingAdmin(ViewAdmin):
 
     def audit_entry(self, request: HttpRequest, action: str, target: object = "", **detail: Any) -> audit.Act:
         """The entry of an act in the admin, for `audit.perform`."""
-        return audit.Act(actor(request), action, str(target), detail, "admin", request.META.get("REMOTE_ADDR", ""))
+        return audit_act(request, actor(request), action, target, "admin", **detail)
 
     def save_audited(self, request: HttpRequest, form: Any, obj: Any, action: str, save: Callable[[], object]) -> None:
         """Save what a form changed, with an entry that names the fields, but not their values."""

@@ -1,16 +1,18 @@
 """Writes to those whom durable jobs ask, and lets a link of such a mail decide without a login.
 
-The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. A mail that was sent as
-the process ended is sent again.
+The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. Where the server fails
+between two mails, the next try leaves out who has the mail. One that was sent as the process ended may be sent again.
 
-A link names an approval, the moment at which it was asked, and a user. It decides once, since a decision ends the
-approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was given
-to others or asked anew, or once the user is inactive.
+A link is for one approval, one round of it (`approvals.round_of`) and one user. It decides once, since a decision ends
+the approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was
+given to others or asked again, or once the user is inactive or has another password or mail address. Its token is
+behind the `#` of its address, so browsers send it to no server and into no `Referer`; no row and no log has it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import smtplib
 import uuid
 from collections.abc import Iterator
@@ -18,10 +20,12 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.core import mail as site_mail
 from django.core import signing
 from django.core.mail import EmailMessage
 from django.urls import reverse
 from django.utils import translation
+from django.utils.crypto import constant_time_compare, salted_hmac
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext
@@ -30,7 +34,7 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.guard import get_logger
+from django_ojs.guard import get_logger, words_of
 from django_ojs.jobs import approvals
 from django_ojs.jobs.approvals import Decider, Kind
 from django_ojs.messages import phrase
@@ -42,33 +46,66 @@ logger = get_logger(__name__)
 #: Approvals of one pass, and users to whom one approval is mailed.
 BATCH, MOST_MAILS = 50, 200
 _SALT = "django_ojs.approval"
-_PERMISSION = "django_ojs.decide_approval"
+MAX_TOKEN = 1000
+#: What is wrong with one mail and not with the mail server: it would hold the others for ever.
+_OF_ONE = (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError, ValueError)
 
 
-def tell(mail: ApprovalMail, *, using: str | None = None) -> int:
-    """Send the mails that are due; return for how many approvals. Raises what the site's mail backend raises; those
-    that were not sent are due then."""
-    using = database(using)
+class SentMails:
+    """Who has the mails of approvals whose other mails could not be sent yet. One that asks a user by name has a row
+    that tells; this is for members of groups and for who has a permission."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[uuid.UUID, str], set[str]] = {}
+
+    def of(self, approval: Approval) -> set[str]:
+        """The primary keys of those who have the mail of this round."""
+        return self._sent.setdefault((approval.pk, approvals.round_of(approval)), set())
+
+    def forget(self) -> None:
+        self._sent.clear()
+
+
+def tell(mail: ApprovalMail, sent: SentMails | None = None, *, using: str | None = None) -> int:
+    """Send the mails that are due, over one connection; return for how many approvals. Raises what the site's mail
+    backend raises: those that were not sent are due then, and `sent` has the others."""
+    using, sent = database(using), sent or SentMails()
     due = Approval.objects.using(using).filter(state=ApprovalState.OPEN, mail_due=True)
     found = list(due.order_by("requested_at")[:BATCH].prefetch_related("assignees"))
-    for approval in found:
-        _tell(approval, mail, using)
+    if found:
+        with _connection() as connection:
+            for approval in found:
+                _tell(approval, mail, connection, sent.of(approval), using)
+    if len(found) < BATCH:  # nothing is due any more
+        sent.forget()
     return len(found)
 
 
-def _tell(approval: Approval, mail: ApprovalMail, using: str) -> None:
-    untold = [one for one in approval.assignees.all() if not one.told]
-    people = _people(untold, everybody=not approval.assignees.all())
+def _connection() -> Any:
+    """The site's mail backend. Django 6.1 calls it a mailer."""
+    return site_mail.mailers.default if hasattr(site_mail, "mailers") else site_mail.get_connection()
+
+
+def _tell(approval: Approval, mail: ApprovalMail, connection: Any, sent: set[str], using: str) -> None:
+    asked = list(approval.assignees.all())
+    untold = [one for one in asked if not one.told]
+    told = ApprovalAssignee.objects.using(using).filter(pk__in=[one.pk for one in untold])
+    has = sent | {one.key for one in asked if one.told and one.kind == Kind.USER}
+    people = [user for user in _people(untold, everybody=not asked) if str(user.pk) not in has]
     for user in people[:MOST_MAILS]:
         try:
-            message(approval, user, mail).send()
-        except smtplib.SMTPRecipientsRefused as error:  # the same again, whenever it is sent
-            logger.warning("The mail server refuses a mail about the approval %s: %s", approval.pk, error)
+            connection.send_messages([message(approval, user, mail)])
+        except _OF_ONE as error:
+            if getattr(error, "smtp_code", 500) < 500:  # for now
+                raise
+            logger.warning("The mail about the approval %s to user:%s cannot be sent: %s",
+                           approval.pk, user.get_username(), words_of(error))  # fmt: skip
+        sent.add(str(user.pk))
+        told.filter(kind=Kind.USER, key=str(user.pk)).update(told=True)
     if len(people) > MOST_MAILS:
         logger.warning(
             "The approval %s asks %d users; %d of them got a mail.", approval.pk, len(people), MOST_MAILS
         )  # fmt: skip
-    told = ApprovalAssignee.objects.using(using).filter(pk__in=[one.pk for one in untold])
     told.update(told=True)
     same = Approval.objects.using(using).filter(pk=approval.pk, changes=approval.changes)
     same.update(mail_due=False)  # who was asked meanwhile is due
@@ -78,7 +115,7 @@ def _people(asked: list[ApprovalAssignee], *, everybody: bool) -> list[Any]:
     """The active users with an address among these, each once, by their primary keys."""
     found = {user.pk: user for one in asked for user in _users(one.kind, one.key)}
     if everybody:
-        found = {user.pk: user for user in _users(Kind.PERMISSION, _PERMISSION)}
+        found = {user.pk: user for user in _users(Kind.PERMISSION, approvals.DECIDE)}
     return [user for _, user in sorted(found.items()) if user.is_active and _address(user)]
 
 
@@ -88,9 +125,8 @@ def _users(kind: str, key: str) -> Iterator[Any]:
         yield from users.filter(pk=key)
     elif kind == Kind.GROUP:
         yield from users.filter(groups__pk=key)[: MOST_MAILS + 1]
-    elif hasattr(users, "with_perm"):  # users of Django's own kind
-        backend = "django.contrib.auth.backends.ModelBackend"
-        yield from users.with_perm(key, include_superusers=False, backend=backend)[: MOST_MAILS + 1]
+    else:
+        yield from users.filter(approvals.holders(key, superusers=False))[: MOST_MAILS + 1]
 
 
 def _address(user: Any) -> str:
@@ -108,8 +144,8 @@ def message(approval: Approval, user: Any, mail: ApprovalMail) -> EmailMessage:
         lines.append(gettext("Decide it in the admin:") + f"\n{mail.site}{page}")
         if mail.links is not None:
             until = {"when": _when(clock.now() + mail.links)}
-            link = reverse("admin:django_ojs_approval_link", args=[token(approval, user)])
-            lines.append(gettext("Or without a login, until %(when)s:") % until + f"\n{mail.site}{link}")
+            link = f"{mail.site}{reverse('admin:django_ojs_approval_link')}#{token(approval, user)}"
+            lines.append(gettext("Or without a login, until %(when)s:") % until + f"\n{link}")
             lines.append(gettext("Whoever has this link can decide in your name. Do not pass it on."))
         subject = f"[{ojs_settings.SERVICE_NAME}] {title}"
         return EmailMessage(subject, "\n\n".join(lines) + "\n", to=[_address(user)])
@@ -133,27 +169,43 @@ class DecisionLink:
 
 def token(approval: Approval, user: Any) -> str:
     """What a link to decide this approval, as it is asked now, has for this user."""
-    asked_at = round(approval.requested_at.timestamp() * 1_000_000)
-    return signing.dumps([approval.pk.hex, asked_at, str(user.pk)], salt=_SALT)
+    facts = [approval.pk.hex, approvals.round_of(approval), str(user.pk), _seal(user, settings.SECRET_KEY)]
+    return signing.dumps(facts, salt=_SALT)
+
+
+def lasting() -> dt.timedelta:
+    """For how long a link decides. Raises NotFound where the site allows none."""
+    mail = parse_mail(ojs_settings.APPROVAL_MAIL)
+    if mail is None or mail.links is None:
+        raise NotFound(phrase("This link is not valid."))
+    return mail.links
 
 
 def read(token: str, *, using: str | None = None) -> DecisionLink:
     """The approval of a link, open or not, and who decides by it.
 
     Raises NotFound where no link has this token, where it is too old, and where the site allows none; PermissionDenied
-    where its user is not asked (any more).
+    where its user is not asked (any more), or has another password or mail address by now.
     """
-    mail = parse_mail(ojs_settings.APPROVAL_MAIL)
-    if mail is None or mail.links is None:
-        raise NotFound(phrase("This link is not valid."))
     try:
-        key, asked_at, user_pk = signing.loads(token, salt=_SALT, max_age=mail.links)
-    except signing.BadSignature as error:
+        if len(token) > MAX_TOKEN:
+            raise signing.BadSignature
+        key, asked, user_pk, seal = signing.loads(token, salt=_SALT, max_age=lasting())
+    except (signing.BadSignature, ValueError) as error:  # ValueError: a token of an older release
         raise NotFound(phrase("This link is not valid, or too old.")) from error
     approval = approvals.read(uuid.UUID(key), using=using)
     user: Any = get_user_model()._default_manager.filter(pk=user_pk).first()
-    if user is None or not user.is_active or round(approval.requested_at.timestamp() * 1_000_000) != asked_at:
+    if user is None or not user.is_active:
         raise PermissionDenied(phrase("This approval does not ask you any more."))
-    decider = Decider(Decider.of(user).name, user)  # a superuser, too, only while it asks that user
+    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    if not any(constant_time_compare(seal, _seal(user, secret)) for secret in secrets):
+        raise PermissionDenied(phrase("Your account has changed since this link was sent."))
+    decider = Decider(Decider.of(user).name, user, round=asked)  # a superuser, too, only while it asks that user
     decider.check(approval, database(using))
     return DecisionLink(approval, decider)
+
+
+def _seal(user: Any, secret: str | bytes) -> str:
+    """What changes with the user's password and mail address."""
+    facts = f"{user.password}\0{_address(user)}"
+    return str(salted_hmac(f"{_SALT}.seal", facts, secret=secret, algorithm="sha256").hexdigest()[:32])

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.apps import apps
-from django.contrib.auth import get_user_model
+from django.contrib.auth import get_backends, get_user_model
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
@@ -37,6 +37,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.hooks import replaceable
 from django_ojs.jobs import promote, steps
 from django_ojs.lifecycle.ended import jobs_ended
+from django_ojs.messages import phrase
 from django_ojs.models import Approval, ApprovalAssignee, Job, JobStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
@@ -55,6 +56,8 @@ BATCH = 100
 _OPEN = ApprovalState.OPEN.value
 _LIVE = states.ordered(set(State) - states.TERMINAL)
 Kind = ApprovalAssignee.Kind
+#: The permission of those whom an approval asks that names no user.
+DECIDE = "django_ojs.decide_approval"
 
 
 class Assignee(NamedTuple):
@@ -77,12 +80,14 @@ class Decider:
         user: the user, who must be one of those who are asked.
         limits: what the key reaches.
         may_all: whether it may decide whoever was asked: a superuser, or a key with the scope.
+        round: the only round (`round_of`) in which it may, for the link of a mail; '': in each.
     """
 
     name: str
     user: Any = None
     limits: Limits = UNLIMITED
     may_all: bool = False
+    round: str = ""
 
     @classmethod
     def of(cls, user: Any) -> Decider:
@@ -94,12 +99,18 @@ class Decider:
         """Raise PermissionDenied unless it may decide this approval."""
         if not self.limits.covers(approval.queue, approval.type):
             raise NotFound.resource("approval", str(approval.pk))
+        if self.round and self.round != round_of(approval):
+            raise PermissionDenied(
+                phrase("This was asked again, or others are asked, since this link was sent."),
+                details={"principal": self.name, "approval_id": str(approval.pk)},
+                hint="Use the link of the last mail about it, or the admin.",
+            )
         if self.may_all:
             return
         asked = Approval.objects.using(using).filter(pk=approval.pk)
         if self.user is None or not asked.filter(asks(self.user, using)).exists():
             raise PermissionDenied(
-                "This approval asks other people.",
+                phrase("This approval asks other people."),
                 details={"principal": self.name, "approval_id": str(approval.pk), "assignees": names(approval)},
                 hint="Let one of those who are asked decide it, or delegate it to you.",
             )
@@ -108,6 +119,12 @@ class Decider:
 def names(approval: Approval) -> list[str]:
     """Those who are asked, such as `user:anna` and `group:finance`."""
     return sorted(str(one) for one in approval.assignees.all())
+
+
+def round_of(approval: Approval) -> str:
+    """What is another text once the approval is asked again or given to others, but not when more are asked."""
+    asked_at = round(approval.requested_at.timestamp() * 1_000_000)
+    return f"{asked_at}-{min((one.pk for one in approval.assignees.all()), default=0)}"
 
 
 def asks(user: Any, using: str | None = None) -> Q:
@@ -124,7 +141,7 @@ def asks(user: Any, using: str | None = None) -> Q:
         Q(kind=Kind.USER, key=str(user.pk)) | Q(kind=Kind.GROUP, key__in=groups) | Q(kind=Kind.PERMISSION, key__in=held)
     )
     condition = Q(Exists(named.filter(own)))
-    return condition | ~Q(Exists(named)) if user.has_perm("django_ojs.decide_approval") else condition
+    return condition | ~Q(Exists(named)) if user.has_perm(DECIDE) else condition
 
 
 def asks_groups_of(user: Any, using: str | None = None) -> Q:
@@ -178,23 +195,34 @@ def _assignee(one: Any, field: str) -> Assignee:
         return Assignee(Kind.USER, str(one.pk), one.get_username())
     if isinstance(one, Model) and one._meta.label == "auth.Group":
         return Assignee(Kind.GROUP, str(one.pk), str(one))
-    kind, _, name = one.partition(":") if isinstance(one, str) else ("", "", "")
+    kind, _, name = one.partition(":") if isinstance(one, str) and "\0" not in one else ("", "", "")
     if kind == Kind.USER and name:
         model: Any = get_user_model()
         user = model._default_manager.filter(**{model.USERNAME_FIELD: name}).first()
         if user is None:
-            raise fault(field, "must name users that exist", one)
+            raise fault(field, phrase("must name users that exist"), one)
         return Assignee(Kind.USER, str(user.pk), name)
     if kind == Kind.GROUP and name:
         group: Any = apps.get_model("auth", "Group")._default_manager.filter(name=name).first()
         if group is None:
-            raise fault(field, "must name groups that exist", one)
+            raise fault(field, phrase("must name groups that exist"), one)
         return Assignee(Kind.GROUP, str(group.pk), name)
     if kind == Kind.PERMISSION and "." in name:
         return Assignee(Kind.PERMISSION, name, name)
-    raise fault(
-        field, "must be users, groups, or texts such as user:anna, group:finance and perm:shop.refund", str(one)
-    )
+    problem = phrase("must be users, groups, or texts such as user:anna, group:finance and perm:shop.refund")
+    raise fault(field, problem, str(one))
+
+
+def holders(permission: str, *, superusers: bool = True) -> Q:
+    """The users who have this permission, by the site's authentication backends that can list them."""
+    condition = Q(pk__in=[])
+    if permission.count(".") != 1:  # backends know no others
+        return condition
+    for backend in get_backends():
+        if hasattr(backend, "with_perm"):
+            found = backend.with_perm(permission, include_superusers=superusers)
+            condition |= Q(pk__in=found.values("pk"))
+    return condition
 
 
 # Of the run
@@ -282,7 +310,7 @@ def decide(
     approval = read(approval_id, using=using)
     by.check(approval, using)
     if len(comment) > MAX_COMMENT or "\0" in comment:
-        raise fault("comment", f"must be a text of at most {MAX_COMMENT} characters", comment)
+        raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:
         raise decided(approval)
     kept = clean(approval, data) if approved or data is not None else None
@@ -316,7 +344,7 @@ def delegate(
     by.check(approval, using)
     asked = assignees(to, "to")
     if not asked:
-        raise fault("to", "must name at least one user, group or permission")
+        raise fault("to", phrase("must name at least one user, group or permission"))
     with atomic(using=using):
         approval, row = _open(approval_id, by, using)
         ApprovalAssignee.objects.using(using).filter(approval=approval)._raw_delete(using)
@@ -346,13 +374,13 @@ def clean(approval: Approval, data: Any) -> str | None:
             raise _misfit(found)
         text = jsontext.dumps(data)
     elif data is not None:
-        raise fault("data", "must be absent: this approval has no form", data)
+        raise fault("data", phrase("must be absent: this approval has no form"), data)
     else:
         return None
     size, most = jsontext.byte_length(text), ojs_settings.MAX_DURABLE_EVENT_BYTES
     if size > most:
         raise PayloadTooLarge(
-            f"The data of the form have {size} bytes, more than the {most} allowed.",
+            phrase("The data of the form have %(size)s bytes, more than the %(most)s allowed.", size=size, most=most),
             details={"actual_bytes": size, "max_bytes": most, "field": "data"},
         )
     return text
@@ -367,11 +395,12 @@ def form_class(place: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise InvalidRequest(
-            f"The form {place} of this approval is not there any more: put it back, or cancel the job.",
+            phrase("The form %(place)s of this approval is gone: put it back, or cancel the job.", place=place),
             details={"field": "data", "form": place},
         ) from error
     if not (isinstance(found, type) and issubclass(found, forms.BaseForm)):
-        raise InvalidRequest(f"{place} is not a Django form.", details={"field": "data", "form": place})
+        problem = phrase("%(place)s is not a Django form.", place=place)
+        raise InvalidRequest(problem, details={"field": "data", "form": place})
     return found
 
 
@@ -390,7 +419,7 @@ def _submitted(data: Any) -> Any:
     if data is None:
         return {}
     if not isinstance(data, dict) and not hasattr(data, "getlist"):
-        raise fault("data", "must be an object with the fields of the form", data)
+        raise fault("data", phrase("must be an object with the fields of the form"), data)
     return data
 
 
@@ -516,10 +545,10 @@ def decided(approval: Approval) -> Conflict:
     }  # fmt: skip
     who = approval.decided_by.partition(":")[2]
     message = {
-        ApprovalState.APPROVED: f"{who} has approved this already.",
-        ApprovalState.REJECTED: f"{who} has rejected this already.",
-        ApprovalState.TIMED_OUT: "Nobody has decided this in time, and it cannot be decided any more.",
-    }.get(ApprovalState(approval.state), "The job has ended, or does not ask this any more.")
+        ApprovalState.APPROVED: phrase("%(who)s has approved this already.", who=who),
+        ApprovalState.REJECTED: phrase("%(who)s has rejected this already.", who=who),
+        ApprovalState.TIMED_OUT: phrase("Nobody has decided this in time, and it cannot be decided any more."),
+    }.get(ApprovalState(approval.state), phrase("The job has ended, or does not ask this any more."))
     return Conflict(message, details=details, hint="Read the approval: it says what was decided.")
 
 

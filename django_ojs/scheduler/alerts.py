@@ -61,14 +61,15 @@ class WatchAlerts:
 class MailApprovals:
     """Sends the mails to those whom durable jobs ask, where the site has `OJS["APPROVAL_MAIL"]`.
 
-    The look is one read of the open approvals. A mail server that does not answer keeps no job and no other duty from
-    going on.
+    The look is one read of the open approvals. It has a thread of its own: a mail server that does not answer would
+    hold other duties for as long as Django's EMAIL_TIMEOUT says, which by default is for ever.
     """
 
     name = "approval mails"
     EVERY = 2.0
 
     def __init__(self) -> None:
+        self._sent = approvalmail.SentMails()
         self._mails = Backoff("Sending mails about approvals", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, brief=True)
 
     def run_once(self, using: str) -> float:
@@ -76,7 +77,7 @@ class MailApprovals:
         if mail is None:
             return WatchAlerts.OFF
         try:
-            sent = approvalmail.tell(mail, using=using)
+            sent = approvalmail.tell(mail, self._sent, using=using)
         except (OSError, smtplib.SMTPException):
             return self._mails.failed()
         if sent:

@@ -169,7 +169,8 @@ class Scheduler:
                 leads,
             ),
             Webhooks(self.using, leads),
-            DutyThread("alerts", [WatchAlerts(), MailApprovals()], self.using, leads),
+            DutyThread("alerts", [WatchAlerts()], self.using, leads),
+            DutyThread("mails", [MailApprovals()], self.using, leads),
         )  # fmt: skip
 
     @property

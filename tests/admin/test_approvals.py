@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
-from django_ojs import JobContext, job
+from django_ojs import JobContext, clock, job
+from django_ojs.errors import Conflict
 from django_ojs.jobs import approvals
-from django_ojs.models import Approval, AuditEntry
+from django_ojs.models import Approval, AuditEntry, Job, JobLog
 from django_ojs.registry import registry
 from django_ojs.testing.storedjobs import WorkerJobs, worker
 from tests.durable.approvalforms import RefundForm
@@ -105,6 +107,23 @@ def test_the_page_shows_what_the_job_did_and_leads_to_the_decision(jobs: WorkerJ
     assert url("decide", approval) not in client.get(url("change", approval)).content.decode()
 
 
+def test_the_page_shows_what_the_job_has_logged_to_who_may_view_jobs(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    handle, approval = start(jobs, assignees=[anna])
+    now = clock.now()
+    JobLog.objects.create(
+        job_id=handle.id, attempt=1, started_at=now, sequence=1, time=now, level=20, message="found the order"
+    )
+    client = login(anna)
+    assert "found the order" not in client.get(url("change", approval)).content.decode()
+    anna.user_permissions.add(Permission.objects.get(codename="view_job"))
+    page = client.get(url("change", approval)).content.decode()
+    assert "found the order" in page
+    assert reverse("admin:django_ojs_job_logs", args=[handle.id]) in page
+    Job.objects.all().delete()
+    assert "data-ojs-logs" not in client.get(url("change", approval)).content.decode()
+
+
 def test_it_is_rejected_without_the_form(jobs: WorkerJobs) -> None:
     anna = staff("anna", "decide_approval")
     handle, approval = start(jobs, assignees=[anna], form=RefundForm)
@@ -137,6 +156,53 @@ def test_it_is_delegated(jobs: WorkerJobs) -> None:
     assert approvals.names(Approval.objects.get()) == ["user:ben"]
     assert client.get(url("decide", approval)).status_code == 404
     assert AuditEntry.objects.get().action == "approval.delegate"
+
+
+def test_it_is_delegated_to_several_whose_names_may_have_spaces(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    staff("ben")
+    Group.objects.create(name="the money, and more")
+    _, approval = start(jobs, assignees=[anna])
+    client = login(anna)
+    wrong = client.post(url("decide", approval), {"delegate": "1", "ojs_to": ["group:the money, and more", "user:a b"]})
+    for name in ("group:the money, and more", "user:a b"):
+        assert f'name="ojs_to" value="{name}"' in wrong.content.decode(), "what was entered is kept"
+    refused = client.post(url("decide", approval), {"delegate": "1", "ojs_to": ["", "user:a\0"]})
+    assert refused.status_code == 200
+    client.post(url("decide", approval), {"delegate": "1", "ojs_to": ["group:the money, and more", " ", "user:ben"]})
+    assert approvals.names(Approval.objects.get()) == ["group:the money, and more", "user:ben"]
+
+
+def test_who_may_not_list_users_is_told_of_those_who_decide_and_of_its_own_groups(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    staff("ben", "decide_approval")
+    staff("eve", "view_job")
+    ours, asked, _ = (Group.objects.create(name=name) for name in ("ours", "asked", "theirs"))
+    anna.groups.add(ours)
+    _, approval = start(jobs, assignees=[anna, asked])
+
+    def suggested() -> list[str]:
+        page = login(anna).get(url("decide", approval)).content.decode()
+        return re.findall(r'<option value="([^"]+)">', page)
+
+    assert suggested() == ["group:asked", "group:ours", "user:anna", "user:ben"]
+    anna.user_permissions.add(*Permission.objects.filter(codename__in=["view_user", "view_group"]))
+    assert suggested() == ["group:asked", "group:ours", "group:theirs", "user:anna", "user:ben", "user:eve"]
+
+
+def test_what_is_refused_is_told_in_the_language_of_the_user(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    _, approval = start(jobs, assignees=[anna], form=RefundForm)
+    client = login(anna)
+    with translation.override("de"):
+        refused = client.post(url("decide", approval), {"delegate": "1", "ojs_to": "group:gone"})
+    assert "to: muss Gruppen nennen, die es gibt." in refused.content.decode()
+    approvals.decide(approval.pk, False, approvals.Decider.of(anna))
+    with translation.override("de"):
+        again = client.post(url("decide", approval), {"approve": "1", "amount": "5"}, follow=True)
+    assert [str(one) for one in again.context["messages"]] == ["anna hat das schon abgelehnt."]
+    with pytest.raises(Conflict, match="anna has rejected this already"):
+        approvals.decide(approval.pk, True, approvals.Decider.of(anna))
 
 
 def test_the_header_of_each_page_counts_what_asks_the_user(jobs: WorkerJobs) -> None:
@@ -180,6 +246,6 @@ def test_a_form_that_the_code_has_no_more_is_told_and_decides_nothing(jobs: Work
     for answer in (client.get(url("decide", approval), follow=True),
                    client.post(url("decide", approval), {"approve": "1", "amount": "5"}, follow=True)):  # fmt: skip
         assert answer.status_code == 200
-        assert "is not there any more" in answer.content.decode()
+        assert "of this approval is gone" in answer.content.decode()
     approval.refresh_from_db()
     assert approval.state == "open"

@@ -16,19 +16,22 @@ from django.conf import settings as site
 from django.contrib.auth import get_user_model
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
+from django.templatetags.static import static
 from django.test import Client, override_settings
 
 from django_ojs.admin import live
 from django_ojs.cron import schedules
 from django_ojs.events import ids
+from django_ojs.jobs import approvalmail
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
 from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.retry import retry
-from django_ojs.models import AuditEntry, Job, Queue
+from django_ojs.models import Approval, AuditEntry, Job, Queue
 from django_ojs.statistics import summary
 from django_ojs.workflows import workflow
 from tests.admin.conftest import FATAL, claimed, dead, pushed
+from tests.rights import world
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
@@ -488,3 +491,65 @@ def test_the_last_word_of_a_search_is_completed(browse: Any) -> None:
     assert "state:retryable since:1h" in page.evaluate(words)
     page.locator("#searchbar").fill("")
     assert "since:1h" in page.evaluate(words)
+
+
+def test_a_part_within_a_part_follows_that_one(browser: Any, server: Any) -> None:
+    """A row comes before another: the node of the other is that of the new row, and is not written over."""
+
+    def table(*names: str) -> str:
+        rows = "".join(f'<tr><td><i data-ojs-part="{name}-cell">{name}</i></td></tr>' for name in names)
+        return f'<table data-ojs-part="list"><tbody>{rows}</tbody></table>'
+
+    address = static("django_ojs/live.js")
+    script = f'<script type="module" src="{address}"></script>'
+    page = browser.new_context().new_page()
+    page.set_default_timeout(PATIENCE)
+    follow = '<div data-ojs-live="/again/" data-ojs-every="3600000"></div>'
+    bodies = {"/page/": script + follow + table("first"), "/again/": table("second", "first")}
+    for path in bodies:
+        page.route(f"{server.url}{path}", lambda route: route.fulfill(
+            content_type="text/html", body=bodies[route.request.url.removeprefix(server.url)]
+        ))  # fmt: skip
+    page.goto(f"{server.url}/page/")
+    page.evaluate("document.querySelector('[data-ojs-live]').dispatchEvent(new Event('ojs:changed'))")
+    expect(page.locator("td")).to_have_count(2)
+    assert page.locator("td").all_inner_texts() == ["second", "first"]
+    page.context.close()
+
+
+def test_the_link_of_a_mail_decides_and_no_request_names_it(browse: Any, browser: Any, server: Any) -> None:
+    """For somebody who is not logged in; a second link opens in the same window, and works without the script, too."""
+    with override_settings(OJS={"APPROVAL_MAIL": {"site": server.url, "links": "7d"}}):
+        user = get_user_model().objects.create_user("anna", password="x")
+        first, second = (asked(f"Day {day}?", user) for day in (1, 2))
+        requests: list[str] = []
+        page = browser.new_context().new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda request: requests.append(f"{request.url} {request.headers.get('referer', '')}"))
+        for approval, title in ((first, "Day 1?"), (second, "Day 2?")):
+            page.goto(f"{server.url}{ADMIN}/approval/approve/#{approvalmail.token(approval, user)}")
+            expect(page.get_by_role("heading", name=title)).to_be_visible()
+            assert page.url.endswith("/approve/")
+        page.get_by_role("button", name="Approve").click()
+        expect(page.get_by_text("Approved.")).to_be_visible()
+        assert not [one for one in requests if approvalmail.token(first, user)[:50] in one or "#" in one]
+        page.context.close()
+        plain = browser.new_context(java_script_enabled=False).new_page()
+        plain.goto(f"{server.url}{ADMIN}/approval/approve/")
+        plain.get_by_label("The link of your mail").fill(
+            f"{server.url}{ADMIN}/approval/approve/#{approvalmail.token(first, user)}"
+        )
+        plain.get_by_role("button", name="Continue").click()
+        plain.get_by_role("button", name="Reject").click()
+        expect(plain.get_by_text("Rejected.")).to_be_visible()
+        plain.context.close()
+    states = {one.title: one.state for one in Approval.objects.all()}
+    assert states == {"Day 1?": "rejected", "Day 2?": "approved"}
+
+
+def asked(title: str, user: Any) -> Approval:
+    """An approval that asks this user."""
+    pk = world.asked(str(pushed()[0].pk), "default", "mail.send", title)
+    found = Approval.objects.get(pk=pk)
+    found.assignees.create(kind="user", key=str(user.pk), name=user.get_username())
+    return found

@@ -109,8 +109,7 @@ def address(kind: str, name: str, world: World, action: str = "") -> str:
     if pk is None:
         first = model._default_manager.order_by("pk").first()
         pk = first.pk if first is not None else "1"
-    values = {"object_id": quote(str(pk)), "job_id": pk, "name": action or "retry_dead_letters",
-              "token": "x:y:z"}  # fmt: skip
+    values = {"object_id": quote(str(pk)), "job_id": pk, "name": action or "retry_dead_letters"}
     return reverse(f"admin:{pattern.name}", kwargs={part: values[part] for part in pattern.pattern.converters})
 
 

@@ -35,7 +35,7 @@ __all__ = ["database"]
 Start = Callable[..., WorkerThread]
 
 CRASHING = ["_supervisor", "_claimer", "_writer", "_heartbeat", "_deadlines", "_health_reporter"]
-RESTARTED = ["_after_hooks", "_log_writer", "_scheduler._lease", *(f"_scheduler._threads.{n}" for n in range(7))]
+RESTARTED = ["_after_hooks", "_log_writer", "_scheduler._lease", *(f"_scheduler._threads.{n}" for n in range(8))]
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,9 @@ function replace(html) {
   const focused = document.activeElement?.id;
   const parts = [...fresh.querySelectorAll("[data-ojs-part]")];
   const there = new Map([...document.querySelectorAll("[data-ojs-part]")].map((part) => [part.dataset.ojsPart, part]));
-  for (const part of parts) {
+  // A part within another has changed with that one: its old node may be the one of another row by then.
+  const outer = parts.filter((part) => !there.has(part.parentElement.closest("[data-ojs-part]")?.dataset.ojsPart));
+  for (const part of outer) {
     const old = there.get(part.dataset.ojsPart);
     if (old?.isConnected) become(old, part);
   }
