@@ -243,10 +243,17 @@ def addresses(page: Page, base: str) -> dict[str, str]:
     jobs = f"{admin}/job"
 
     def first(address: str, link: str = "#result_list tbody th a") -> str:
+        late = time.monotonic() + 120
         page.goto(f"{admin}/{address}")
+        while (
+            not page.locator(link).count() and time.monotonic() < late
+        ):  # on a busy machine the first alert comes later
+            time.sleep(1)
+            page.reload()
         return str(page.locator(link).first.evaluate("link => link.href"))
 
     letter = first("job/?state=dead_letter")
+    asked = first("approval/")
     return {
         "overview": f"{jobs}/overview/",
         "jobs": f"{jobs}/",
@@ -287,6 +294,9 @@ def addresses(page: Page, base: str) -> dict[str, str]:
         "doctor": f"{jobs}/doctor/",
         "alerts": f"{admin}/alert/",
         "alert": first("alert/"),
+        "approvals": f"{admin}/approval/",
+        "approval": asked,
+        "approval-decide": asked.replace("change/", "decide/"),
     }
 
 

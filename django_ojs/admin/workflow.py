@@ -19,6 +19,7 @@ from django_ojs.admin.live import LivePage
 from django_ojs.admin.operate import AdminVerb, one_by_one
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.rules import redaction, workflowgraph
+from django_ojs.templatetags.ojs_admin import ojs_cards
 from django_ojs.workflows import workflow as operations
 
 #: Members that a page lists, and steps that a search names.
@@ -142,7 +143,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
             '<div class="ojs-wide" tabindex="0" role="region" aria-label="{}">'
             '<table class="ojs-table"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}'
         )
-        return format_html(text, _("Members"), head, table, note)
+        return ojs_cards(format_html(text, _("Members"), head, table, note))
 
     def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
         job = jobs.get(step.job_id)

@@ -11,12 +11,29 @@ from django.contrib.admin.sites import site
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_ojs import audit, clock, keys
+from django_ojs import JobContext, audit, clock, job, keys
 from django_ojs.cron.schedules import register as register_cron
-from django_ojs.models import APIKey, BulkAction, Event, Job, OutboxEntry, WebhookDelivery, WebhookSubscription
+from django_ojs.jobs import bulk
+from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.models import (
+    Alert,
+    APIKey,
+    Approval,
+    BulkAction,
+    Event,
+    Job,
+    JobStep,
+    OutboxEntry,
+    WebhookDelivery,
+    WebhookSubscription,
+    Workflow,
+)
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
+from django_ojs.registry import registry
 from django_ojs.rules import cron
+from django_ojs.testing import worker
 from django_ojs.webhooks import subscriptions
 from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
@@ -54,6 +71,8 @@ LOOKS = ((WIDE, "light", []), (WIDE, "dark", COLOURS), (PHONE, "light", NARROW),
 def full(settings: Any) -> None:
     """Something on every page: an object of each kind, and of jobs one in each state."""
     settings.OJS = {"OUTBOX": "default", "ALLOW_ANONYMOUS": True}
+    with registry.isolated():
+        long()
     one_in_each_state()
     dead(2, error={"type": "TimeoutError", "message": "no answer from mail.example within 30 seconds"})
     pushed(5, queue="mail", tags=["nightly"], meta={"tenant": "acme"})
@@ -90,6 +109,40 @@ def full(settings: Any) -> None:
     )  # fmt: skip
 
 
+def long() -> None:
+    """What is long where it stands: durable jobs with steps and logs (one waits for an event, one asks somebody, one
+    has failed), a workflow with attempts, an alert, the purge of the history."""
+
+    @job("warehouse.reserve_all_items", durable=True, retry={"max_attempts": 1})
+    def reserve(context: JobContext, order: int) -> None:
+        context.step("look up the order in the warehouse", lambda: {"order": order, "items": list(range(30))})
+        context.log.warning("The order has a name without a blank: %s", "x" * 120)
+        if order == 1:
+            context.wait_for_event("parcel.arrived-in-the-warehouse", key="01a22517-39cf-7dec-8a09-7ec639d71d33")
+        if order == 2:
+            context.wait_for_approval("refund", title="Refund 10 € of " + "order" * 20, details={"order": "x" * 90})
+        context.step("charge", lambda: 1 / 0)
+
+    with worker() as jobs:
+        for order in (1, 2, 3):
+            reserve.enqueue(order)
+        jobs.drain()
+    steps = [{"type": f"warehouse.reserve_all_items{number}", "args": [], "queue": "flow"} for number in (1, 2)]
+    workflow.create({"type": "group", "name": "a workflow with jobs that ran", "jobs": steps})
+    first, second = fetch(Fetch(["flow"], count=2, worker_id="a-worker-with-a-long-name-on-host-17:4242"))
+    ack([Ack(first["id"])])
+    fail([Failure(second["id"], {"type": "ConnectionRefusedError", "message": "no answer " * 20})])
+    now = clock.now()
+    Alert.objects.create(
+        key="a", kind="queue-paused", about="a-queue-with-a-long-name", says="It is paused. " * 9, mend="Resume it.",
+        raised_at=now, seen_at=now,
+    )  # fmt: skip
+    BulkAction.objects.create(
+        verb=bulk.PURGE_HISTORY, filter={"before": now.isoformat()}, actor="user:ann", created_at=now, expected=250_000,
+        state=BulkAction.State.RUNNING, matched=100_000, succeeded=100_000,
+    )  # fmt: skip
+
+
 def pages(client: Client) -> list[str]:
     """Everything that the admin has of ours. A list that is registered tomorrow is among it."""
     everything = f"{LETTERS}all/retry_dead_letters/"
@@ -106,6 +159,16 @@ def pages(client: Client) -> list[str]:
     found += [url("job", "edit", letter.pk), url("event", "tail"), f"{url('event', 'tail')}?detail=full"]
     found += [url("bulkaction", "change", action.pk) for action in BulkAction.objects.order_by("pk")[1:]]
     found += [url("queue", "verb", "default", "pause_queues"), url("queue", "change", "_default")]
+    for step in JobStep.objects.filter(name__contains="$"):
+        found.append(url("job", "change", step.job_id))
+        if Approval.objects.filter(job_id=step.job_id).exists():
+            continue
+        found += [f"{url('job', page, step.job_id)}?step={step.name}" for page in ("give", "restart")]
+    found += [url("job", "change", Job.objects.get(type="warehouse.reserve_all_items", state="discarded").pk)]
+    asked = Approval.objects.get()
+    found += [url("approval", "decide", asked.pk), url("approval", "history", asked.pk)]
+    found += [url("workflow", "change", Workflow.objects.get(type="group").pk)]
+    found += [f"{url('job')}?state={state}" for state in ("active", "retryable", "discarded", "dead_letter")]
     return [
         *found,
         f"{url('job')}?q=nonsense",
@@ -153,18 +216,26 @@ def looked_at(page: Any, name: str) -> list[str]:
     return found
 
 
-def test_no_list_has_to_be_panned(full: None, admin_client: Client, open_page: Any) -> None:
+#: Runs in the page: what makes it, or a table on it, wider than the room it has. Pictures may be.
+TOO_WIDE = """() => [document.scrollingElement,
+                  ...document.querySelectorAll(".results, .ojs-wide:not(.ojs-canvas)")].flatMap(
+  one => one.scrollWidth > one.clientWidth ? [`${one.id || one.ariaLabel || one.className || one.localName}: `
+    + `${one.scrollWidth} in ${one.clientWidth}`] : [])"""
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ja"])
+def test_no_page_or_list_has_to_be_panned(
+    full: None, admin_client: Client, open_page: Any, settings: Any, language: str
+) -> None:
     """Neither on a phone nor beside the navigation and the filters of a small screen."""
+    settings.LANGUAGE_CODE = language
     found = []
     for path in pages(admin_client):
         page = open_page(path)
-        for width in (390, 1300):
+        for width in (390, 1300, 1440):
             page.set_viewport_size({"width": width, "height": 844})
-            wide = page.evaluate("Math.max(0, ...[...document.querySelectorAll('#changelist .results')]"
-                                 ".map(list => list.scrollWidth - list.clientWidth))")  # fmt: skip
-            if wide:
-                found.append(f"{path} is {wide} too wide at {width}")
-    assert found == []
+            found += [f"{path} at {width}: {one}" for one in page.evaluate(TOO_WIDE)]
+    assert not found, "\n".join(found)
 
 
 def test_axe_finds_nothing_serious_on_any_page(full: None, admin_client: Client, open_page: Any) -> None:
