@@ -276,6 +276,7 @@ def named(field: str, entry: str) -> Q:
 _MODELS: dict[str, tuple[Any, Any]] = {
     "APIKey": (_("API key"), _("API keys")),
     "Alert": (_("alert"), _("alerts")),
+    "Approval": (_("approval"), _("approvals")),
     "AuditEntry": (_("audit entry"), _("audit log")),
     "BulkAction": (_("bulk action"), _("bulk actions")),
     "CronSchedule": (_("schedule"), _("schedules")),

@@ -44,9 +44,10 @@ def insert(holder: Holder, values: Mapping[str, Any], *, locked: bool = False, u
     """
     connection = connections[using]
     columns = EVENT_COLUMNS if values.get("event_name") is not None else STEP_COLUMNS
+    field_of: Any = JobStep._meta.get_field
     given = {name: values[name] for name in columns}
     given |= {
-        name: JobStep._meta.get_field(name).get_db_prep_save(value, connection)
+        name: field_of(name).get_db_prep_save(value, connection)
         for name, value in given.items()
         if type(value) not in _AS_THEY_ARE
     }

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import jsontext, retention
 from django_ojs.errors import Conflict, NotFound, PayloadTooLarge, ReservationLost
 from django_ojs.events import history, log
-from django_ojs.jobs import checkpoints
+from django_ojs.jobs import checkpoints, replay
 from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.checkpoints import NewCheckpoint
 from django_ojs.jobs.delete import delete_ended
@@ -25,7 +25,10 @@ from django_ojs.jobs.retry import retry_one
 from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Job, JobCheckpoint
 from django_ojs.models.job import JobRow
-from django_ojs.rules import envelope
+from django_ojs.rules import envelope, replayrules
+from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
+from django_ojs.workerregistry.deaths import Death
+from django_ojs.workerregistry.heartbeat import Beat, beat
 
 pytestmark = pytest.mark.django_db
 
@@ -237,6 +240,20 @@ class TestItsLife:
         assert Job.objects.get(pk=job_id).state == "available"
         assert envelope.render(claimed())["last_checkpoint"] == "kept"
 
+    def test_ckp_10_it_survives_its_worker(self, frozen_clock: Any) -> None:
+        job_id = pushed(visibility_timeout_ms=3_600_000)
+        beat(Beat("silent"))
+        claimed("silent")
+        save(job_id, "kept", worker_id="silent")
+        frozen_clock.advance(seconds=600)
+        assert rescue_dead_workers() == 1
+        beat(Beat("killed"))
+        row = claimed("killed")
+        assert envelope.render(row)["checkpoint"] == {"state": "kept", "sequence": 1}
+        hand_back("killed", death=Death("SIGKILL", running=frozenset({(job_id, row["attempt"])})))
+        assert Job.objects.get(pk=job_id).state == "available"
+        assert envelope.render(claimed())["last_checkpoint"] == "kept"
+
     def test_ckp_11_without_it_the_next_attempt_has_none(self) -> None:
         job_id = pushed()
         claimed()
@@ -303,6 +320,13 @@ class TestItsLife:
         retry_one(job_id)
         assert envelope.render(claimed())["last_checkpoint"] == "so far"
         assert save(job_id, "next") == 2
+
+    def test_ckp_13_a_retry_by_a_rule_keeps_it(self, frozen_clock: Any) -> None:
+        dead()
+        replay.put(replayrules.parse({"name": "again", "filter": {"queue": "default"}, "delay": "PT1M"}))
+        frozen_clock.advance(seconds=61)
+        assert replay.replay() == 1
+        assert envelope.render(claimed())["last_checkpoint"] == "so far"
 
     def test_ckp_16_deleting_a_job_takes_it_along(self) -> None:
         gone, kept = dead(), dead()
