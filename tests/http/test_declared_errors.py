@@ -199,6 +199,7 @@ STORIES: dict[str, Story] = {
     "post /jobs/{job_id}/cancel 409": of_ended("POST", "/jobs/{}/cancel"),
     "put /jobs/{job_id}/checkpoint 409": of_ended("PUT", "/jobs/{}/checkpoint", {"state": 1}),
     "post /jobs/{job_id}/checkpoint 409": of_ended("POST", "/jobs/{}/checkpoint", {"state": 1}),
+    "post /checkpoints/{job_id} 409": of_ended("POST", "/checkpoints/{}", {"state": 1}),
     "delete /queues/{name} 409": lambda api: sent(api, "DELETE", f"/queues/{_queue(api)}"),
     "post /admin/jobs/{job_id}/duplicate 409": a_running_name,
     "post /admin/jobs/{job_id}/duplicate 429": in_full_queue("/admin/jobs/{}/duplicate", None, _waiting),
