@@ -27,7 +27,8 @@ from django_ojs.events.catalogue import STATE_CHANGED
 from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition
 from django_ojs.faults import passes
-from django_ojs.http import compat, redacted
+from django_ojs.guard import get_logger
+from django_ojs.http import compat, exceptions, redacted
 from django_ojs.jobs import joblog, progress
 from django_ojs.jobs.read import info
 from django_ojs.models.job import JobRow
@@ -37,6 +38,7 @@ from django_ojs.realtime.slots import Slot
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import summary
 
+logger = get_logger(__name__)
 T = TypeVar("T")
 #: Says why a listener may not listen any more; None while it may.
 Guard = Callable[[], OJSError | None]
@@ -90,7 +92,9 @@ async def pump(feed: Feed, begin: Beginning, opening: str, may_go_on: Guard, slo
         ):
             async for piece in pieces:
                 yield piece
-    except OJSError as error:  # the hub takes no more subscribers: the server is shutting down
+    except Exception as cause:  # noqa: BLE001 - it is logged there, and this stream alone ends
+        error = exceptions.to_error(cause)  # such as of a hub that takes no more subscribers: the server shuts down
+        exceptions.log_call("An event stream", cause, error, "-", logger)
         yield _refusal(error)
     finally:
         slot.free()

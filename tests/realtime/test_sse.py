@@ -23,7 +23,7 @@ from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventLog, Queue
 from django_ojs.queues import configuration
-from django_ojs.realtime import slots, views
+from django_ojs.realtime import slots, sse, views
 from django_ojs.realtime.hub import Hub
 from django_ojs.workerregistry.heartbeat import extend
 from django_ojs.workerregistry.registration import register
@@ -688,6 +688,31 @@ class TestEnds:
             async with listen("/events/stream"):
                 pass
         await asyncio.wait_for(_gone(Hub.current()), 20)
+
+    @pytest.mark.parametrize("fault", [LookupError("a fault of ours"), OperationalError("gone fishing")], ids=repr)
+    async def test_a_fault_in_one_stream_ends_that_stream_alone(
+        self, fault: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        frames_of = sse._frames_of
+
+        async def broken(item: Any, feed: Any) -> str:
+            if item.envelope and item.envelope["type"] == "job.cancelled":
+                raise fault
+            return await frames_of(item, feed)
+
+        monkeypatch.setattr(sse, "_frames_of", broken)
+        async with listen("/events/stream", "types=job.enqueued") as other:
+            await other.frame()
+            async with listen("/events/stream", "types=job.cancelled") as spoilt:
+                await spoilt.frame()
+                row = await claimed()
+                await do(cancel_one, row["id"])
+                (told,) = await spoilt.rest()
+            assert (told.event, told.data["error"]["code"]) == ("error", "backend_error")
+            await enqueue("a.a")
+            assert seen(await other.events(2)) == ["job.enqueued"] * 2
+            assert (Hub.current().subscribers, slots.open_slots()) == (1, 1)
+        assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [fault]
 
     async def test_the_server_says_that_it_stops(self) -> None:
         async with listen("/events/stream", "types=job.enqueued") as stream:
