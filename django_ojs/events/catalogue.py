@@ -46,6 +46,7 @@ ON_REQUEST: tuple[str, ...] = (
     "workflow.created", "workflow.step_failed", "workflow.job_completed", "workflow.job_failed",
     "workflow.callback_fired", "result.stored", "result.rejected", "result.retrieved",
     "webhook.delivered", "webhook.failed", "dead_letter.added", "job.checkpointed",
+    "job.retry_exhausted", "job.dead_lettered",
 )  # fmt: skip
 
 #: Job events that must name the worker (events 4.1): '' where the claim named none.
@@ -214,6 +215,13 @@ def discarded(
     return of_job(
         "job.discarded", row, time, component, worker_id=row["worker_id"],
         total_attempts=row["attempt"], last_error=shown, error=shown, **data,
+    )  # fmt: skip
+
+
+def retry_exhausted(row: Mapping[str, Any], time: dt.datetime, component: str) -> Record:
+    return of_job(
+        "job.retry_exhausted", row, time, component, worker_id=row["worker_id"],
+        total_attempts=row["attempt"], max_attempts=row["max_attempts"],
     )  # fmt: skip
 
 
@@ -490,6 +498,13 @@ DESCRIBED: dict[str, Description] = {
     ),
     "job.total_timeout": Description("A job's time as a whole ran out; it was discarded.", _TIMEOUT),
     "job.ttl_expired": Description("Nothing began a job within its enqueue TTL; it was discarded.", _TIMEOUT),
+    "job.retry_exhausted": Description(
+        "The last attempt that a job may have failed with an error that allows another one; it was discarded.",
+        {"total_attempts": "integer", "max_attempts": "integer"},
+    ),
+    "job.dead_lettered": Description(
+        "As `dead_letter.added`, by the name that follows `job.retry_exhausted` in the specification."
+    ),
     "dead_letter.added": Description("A job was discarded into the dead letter queue."),
     "dead_letter.retried": Description("A job left the dead letter queue to run again."),
     "dead_letter.replayed": Description(

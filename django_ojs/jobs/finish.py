@@ -511,6 +511,8 @@ def _discard(
     row: JobRow, error: dict[str, Any], now: dt.datetime, component: str, *, dead_letter: bool
 ) -> list[Record]:
     ends = transitions.discard(row, error, now, component, dead_letter=dead_letter, after_failure=True)
+    if ojs_settings.EXTENSION_EVENTS and error["retryable"]:  # only the number of attempts is against another one
+        ends.insert(0, catalogue.retry_exhausted(row, now, component))
     return [catalogue.failed(row, now, component, error), *ends]
 
 

@@ -219,7 +219,7 @@ def _in_dead_letters(row: JobRow, now: dt.datetime, component: str) -> list[Reco
     """What tells that a job which has just been discarded is a dead letter now; nothing unless the site asks for it."""
     if not (ojs_settings.EXTENSION_EVENTS and row["dead_letter"]):
         return []
-    return [catalogue.of_job("dead_letter.added", row, now, component)]
+    return [catalogue.of_job(kind, row, now, component) for kind in ("dead_letter.added", "job.dead_lettered")]
 
 
 def _final(row: JobRow, kind: str, message: str, now: dt.datetime, facts: dict[str, Any]) -> dict[str, Any]:

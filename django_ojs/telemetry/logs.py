@@ -39,7 +39,7 @@ LEVELS: dict[str, int | None] = {
         None: ("job.failed", "worker.registered", "worker.terminated"),
         logging.DEBUG: (
             "job.started", "job.heartbeat", "job.progress", "job.total_timeout", "job.ttl_expired",
-            "worker.heartbeat", "job.checkpointed", "dead_letter.added",
+            "worker.heartbeat", "job.checkpointed", "dead_letter.added", "job.dead_lettered", "job.retry_exhausted",
             "result.stored", "result.retrieved", "result.pruned", "rate_limit.exceeded", "rate_limit.released",
             "workflow.created", "workflow.step_completed", "workflow.step_failed", "workflow.job_completed",
             "workflow.job_failed", "workflow.callback_fired", "webhook.delivered",

@@ -161,6 +161,9 @@ def test_a_plain_job_pays_one_statement_and_only_with_the_setting(settings: Any)
     assert costs[2] == costs[1] + 1
 
 
+DEAD = ["dead_letter.added", "job.dead_lettered", "job.discarded", "job.expired", "job.retry_exhausted"]
+
+
 def dead() -> list[tuple[str, str]]:
     """Discard a job by a failure, one that wants to stay out, and one whose deadline passed."""
     once, never = {"max_attempts": 1}, {"max_attempts": 1, "on_exhaustion": "discard"}
@@ -169,18 +172,30 @@ def dead() -> list[tuple[str, str]]:
         fail_one(Failure(row["id"], error={"message": "broken"}))
     push([{"type": "a.late", "args": [], "queue": "q", "expires_at": "2026-01-01T00:00:00Z"}])
     apply_due()
-    found = log.read(types=["dead_letter.added", "job.discarded", "job.expired"], limit=100).events
+    found = log.read(types=DEAD, limit=100).events
     return [(event["type"], event["data"]["job_type"]) for event in found]
 
 
 def test_a_job_that_comes_into_the_dead_letter_queue_is_told_on_request(wanted: None) -> None:
     assert dead() == [
-        ("job.discarded", "a.b"), ("dead_letter.added", "a.b"), ("job.discarded", "a.b"),
-        ("job.expired", "a.late"), ("dead_letter.added", "a.late"),
+        ("job.retry_exhausted", "a.b"), ("job.discarded", "a.b"), ("dead_letter.added", "a.b"),
+        ("job.dead_lettered", "a.b"), ("job.retry_exhausted", "a.b"), ("job.discarded", "a.b"),
+        ("job.expired", "a.late"), ("dead_letter.added", "a.late"), ("job.dead_lettered", "a.late"),
     ]  # fmt: skip
     (event, _) = log.read(types=["dead_letter.added"]).events
     assert event["data"]["state"] == "discarded"
-    assert "dead_letter.added" not in {event["type"] for event in log.read(types=["*"], limit=100).events}
+    assert {event["type"] for event in log.read(types=["*"], limit=100).events} & set(DEAD) == {
+        "job.discarded", "job.expired",
+    }  # fmt: skip
+
+
+def test_an_error_that_allows_no_retry_does_not_use_up_attempts(wanted: None) -> None:
+    push([job("a")])
+    (row,) = claim()
+    fail_one(Failure(row["id"], error={"message": "broken", "code": "non_retryable", "retryable": False}))
+    assert [event["type"] for event in log.read(types=DEAD).events] == [
+        "job.discarded", "dead_letter.added", "job.dead_lettered",
+    ]  # fmt: skip
 
 
 def test_nobody_who_did_not_ask_is_told_of_dead_letters() -> None:
