@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Exists, Min, OuterRef, Q, Sum
+from django.db.models import Count, Min, OuterRef, Q, Subquery, Sum
 
 from django_ojs import clock, spellings, states, tenants
 from django_ojs.access import Limits
@@ -231,7 +231,9 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
         idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
         limited = Job.objects.using(using).filter(rate_key__gt="")  # in the words of the index
-        idle = idle.filter(~Exists(limited.filter(rate_key=OuterRef("key"))))
+        # Looked up for each key: as EXISTS it may become a join with all of the index.
+        first: Any = Subquery(limited.filter(rate_key=OuterRef("key")).order_by("state").values("pk")[:1])
+        idle = idle.alias(job=first).filter(job=None)
         locked = idle.select_for_update(skip_locked=store_of(using).skip_locked)
         keys = list(locked.values_list("pk", flat=True)[:batch])
         return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
