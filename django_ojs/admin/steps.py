@@ -30,6 +30,7 @@ SHORT = 28
 _KINDS: dict[str, str | Promise] = {
     StepKind.CALL: _("step"), StepKind.TIME: _("time"), StepKind.RANDOM: _("random"), StepKind.SLEEP: _("sleep"),
     StepKind.ARGUMENTS: _("new arguments"), StepKind.EVENT: _("event"), StepKind.CHILDREN: _("other jobs"),
+    StepKind.UNDO: _("on failure"),
 }  # fmt: skip
 
 
@@ -88,6 +89,8 @@ def _state(step: Step, now: dt.datetime) -> tuple[str, str, str]:
         return gettext("timed out"), "discarded", "bad"
     if step.kind == StepKind.SLEEP:
         return gettext("sleeps"), "scheduled", "wait"
+    if step.kind == StepKind.UNDO:
+        return gettext("to undo"), "scheduled", "wait"
     if step.event_name is not None:
         return gettext("waits"), "scheduled", "wait"
     return gettext("failed"), "retryable", "bad"
@@ -95,6 +98,8 @@ def _state(step: Step, now: dt.datetime) -> tuple[str, str, str]:
 
 def _about(admin: ViewAdmin, step: Step, now: dt.datetime) -> SafeString | str:
     """What it waits or waited for, and until when."""
+    if step.kind == StepKind.UNDO:
+        return ""
     if step.event_name is None:
         return display.when(step.due_at) if step.due_at and step.due_at > now and not step.has_ended else ""
     if step.kind == StepKind.CHILDREN:

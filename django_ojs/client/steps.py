@@ -22,16 +22,17 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID, uuid4
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import Error, connections, transaction
+from django.utils.module_loading import import_string
 
 from django_ojs import clock, jsontext, spellings
 from django_ojs.client import approvals, children, durableevents, stepvalues
-from django_ojs.client.directives import Directive, StepBoundary, Suspended
+from django_ojs.client.directives import Directive, Fail, StepBoundary, Suspended
 from django_ojs.client.durableevents import EventKey
 from django_ojs.client.options import Duration, RetryOptions, attributes, check_json, encode_arguments, milliseconds
 from django_ojs.client.running import running
@@ -46,7 +47,7 @@ from django_ojs.rules.durableevents import CHILDREN_ENDED, RESERVED
 from django_ojs.rules.durableevents import check as check_event
 from django_ojs.rules.ids import new_id, new_job_id
 from django_ojs.rules.rows import HELD_UNTIL
-from django_ojs.rules.steps import MAX_STEP_NAME, Step, StepExists
+from django_ojs.rules.steps import JOB_FAILED, MAX_STEP_NAME, Step, StepExists
 from django_ojs.rules.steps import StepKind as Kind
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ EVENT_HELD_PAUSE = 1000
 #: Milliseconds after which a job that runs under older code is looked at again by a worker with newer code.
 OLD_CODE_PAUSE = 30_000
 ARGUMENTS = "$arguments"
+#: What the name of a step begins with that undoes something; then comes the name of the entry that says what.
+_UNDO = "$undo:"
 
 
 class ReplayMismatch(Exception):
@@ -209,8 +212,11 @@ class MemorySteps:
 class StepLog:
     """What is recorded of a job, and what its handler has asked for in this run."""
 
-    def __init__(self, store: StepStore, durable: Durable, attempt: int, *, sequential: bool) -> None:
+    def __init__(
+        self, store: StepStore, durable: Durable, attempt: int, *, sequential: bool, undoes: bool = False
+    ) -> None:
         self.store, self._durable, self._attempt = store, durable, attempt
+        self.undoes = undoes  #: the steps are those of another job, which has failed: no handler asks for them
         self._known: dict[str, Step] = {}
         self._unasked: dict[str, Step] = {}  #: what earlier runs did and this one has not asked for yet
         self._asked: set[str] = set()
@@ -224,6 +230,9 @@ class StepLog:
     def load(self) -> None:
         """Read what is recorded. Raises `Suspended` where workers with older code are to finish the job."""
         steps = self.store.load()
+        if self.undoes:
+            self._known, self._thread, self._loaded = {step.name: step for step in steps}, None, True
+            return
         changed = any(step.code not in (self._durable.code, None) for step in steps)
         if changed and self._durable.on_change == "restart":
             self.must(self.store.forget())
@@ -242,6 +251,11 @@ class StepLog:
         """The arguments, as JSON text, with which the job was continued as new."""
         found = self._known.get(ARGUMENTS)
         return found.result if found else None
+
+    @property
+    def undos(self) -> list[Step]:
+        """The steps that say what undoes something, in the order in which it is undone: the latest first."""
+        return [step for step in reversed(self._known.values()) if step.kind == Kind.UNDO]
 
     def now(self) -> dt.datetime:
         return clock.now(self.store.using)
@@ -394,7 +408,12 @@ class StepLog:
 
 
 def _word(kind: str) -> str:
-    words = {Kind.CALL.value: "step", Kind.EVENT.value: "wait", Kind.CHILDREN.value: "run of other jobs"}
+    words = {
+        Kind.CALL.value: "step",
+        Kind.UNDO.value: "on_failure",
+        Kind.EVENT.value: "wait",
+        Kind.CHILDREN.value: "run of other jobs",
+    }
     return words.get(kind, str(kind))
 
 
@@ -457,14 +476,16 @@ class StepMethods:
         Raises StepError where it cannot be done here, ReplayMismatch where the record does not fit the code, and
         TypeError for a result that cannot be kept.
         """
-        call = _Call(self, name, function, retry, timeout)
-        result: T
+        call = _Call(self, _checked_name(name), function, retry, timeout)
+        result: T = self._do(call, functools.partial(call.function, *args, **kwargs))
+        return result
+
+    def _do(self, call: _Call, function: Callable[[], Any]) -> Any:
         if call.has_ended:
-            result = call.value()
-            return result
+            return call.value()
         while True:
             try:
-                value = call.limited(functools.partial(call.function, *args, **kwargs))
+                value = call.limited(function)
             except _NEVER_TRIED_AGAIN:
                 raise
             except Exception as error:
@@ -472,8 +493,7 @@ class StepMethods:
                     raise
                 self._pause(pause)
             else:
-                result = call.succeeded(value)
-                return result
+                return call.succeeded(value)
 
     async def astep(
         self, name: str, function: Callable[..., Awaitable[T]] | Callable[..., T], /, *args: Any,
@@ -481,14 +501,16 @@ class StepMethods:
     ) -> T:  # fmt: skip
         """`step` of an asynchronous handler. The function may be asynchronous or not; several steps may run at once,
         in `asyncio.gather` or a TaskGroup."""
-        call = await sync_to_async(_Call)(self, name, function, retry, timeout)
-        result: T
+        call = await sync_to_async(_Call)(self, _checked_name(name), function, retry, timeout)
+        result: T = await self._ado(call, functools.partial(call.function, *args, **kwargs))
+        return result
+
+    async def _ado(self, call: _Call, function: Callable[[], Any]) -> Any:
         if call.has_ended:
-            result = await sync_to_async(call.value)()
-            return result
+            return await sync_to_async(call.value)()
         while True:
             try:
-                value = await call.alimited(functools.partial(call.function, *args, **kwargs))
+                value = await call.alimited(function)
             except _NEVER_TRIED_AGAIN:
                 raise
             except Exception as error:
@@ -496,8 +518,7 @@ class StepMethods:
                     raise
                 await asyncio.sleep(pause)
             else:
-                result = await sync_to_async(call.succeeded)(value)
-                return result
+                return await sync_to_async(call.succeeded)(value)
 
     @overload
     def step_transaction(self, name: str, /) -> StepTransaction: ...
@@ -528,6 +549,58 @@ class StepMethods:
         do: Callable[..., Any] = self.step_transaction
         result: T = await sync_to_async(do)(name, function, *args, **kwargs)
         return result
+
+    # What undoes it
+
+    def on_failure(self, undo: Callable[..., Any], /, *args: Any, name: str = "", **kwargs: Any) -> None:
+        """Let the server call this function with these arguments if the job is discarded or cancelled.
+
+        Such calls are made in reverse order, by a job of their own that the server enqueues, each as a step of it: one
+        that has been made is not made again, and one that fails is tried again. If the job completes, none is made.
+
+        Args:
+            undo: a function of a module, which workers import; it may be a coroutine function, or a `@step`.
+            args, kwargs: what `step` may return, such as what a step has returned.
+            name: the name of the entry; without one, these calls are counted in their order.
+
+        Raises StepError for a function that cannot be imported, TypeError for arguments that cannot be kept.
+        """
+        log = self._ready()
+        name = _checked_name(name, _UNDO) if name else log.numbered("undo")
+        found = log.ask(name, Kind.UNDO)
+        if found is None:
+            _refuse_inside_transaction(log, name)
+            call = {"function": _path_of(undo), "args": list(args), "kwargs": kwargs}
+            kept = stepvalues.encode(call, name)
+            log.add(log.new(name, Kind.UNDO, event_name=JOB_FAILED, event_key="", result=kept))
+
+    async def aon_failure(self, undo: Callable[..., Any], /, *args: Any, name: str = "", **kwargs: Any) -> None:
+        """`on_failure` of an asynchronous handler."""
+        await sync_to_async(self.on_failure)(undo, *args, name=name, **kwargs)
+
+    def undo(self) -> None:
+        """Make the calls of `on_failure`: for the worker, and for tests of a handler with `job_context()`."""
+        for call, function in self._undoing():
+            plain: Callable[[], Any] = async_to_sync(function) if is_coroutine_function(function) else function
+            self._do(call, plain)
+
+    async def aundo(self) -> None:
+        """`undo` of an asynchronous handler."""
+        undoing = self._undoing()
+        while (following := await sync_to_async(lambda: next(undoing, None))()) is not None:
+            await self._ado(*following)
+
+    def _undoing(self) -> Iterator[tuple[_Call, Callable[[], Any]]]:
+        log = self._ready()
+        if not log.undoes and log.store.using is not None:
+            raise StepError("context.undo is for tests with job_context(): the server undoes a job that has failed.")
+        if log.undoes and not log.undos:
+            raise Fail("Nothing says what this job undoes: its steps were deleted.")
+        for entry in log.undos:
+            self._ready()
+            kept = stepvalues.decode(entry.result or "null")
+            call = _Call(self, _UNDO + entry.name.removeprefix(RESERVED), import_string(kept["function"]), None, None)
+            yield call, functools.partial(call.function, *kept["args"], **kept["kwargs"])
 
     # What differs each time
 
@@ -886,7 +959,7 @@ class _Call:
         self, context: StepMethods, name: str, function: Callable[..., Any], retry: RetryOptions | None,
         timeout: Duration | None,
     ) -> None:  # fmt: skip
-        self._context, self.name = context, _checked_name(name)
+        self._context, self.name = context, name
         if isinstance(function, StepFunction):
             retry, timeout = retry or function.retry, function.timeout if timeout is None else timeout
             function = function.function
@@ -1074,16 +1147,33 @@ def _suspended(step: Step, now: dt.datetime) -> Suspended:
     return Suspended(max(1, -(-left // dt.timedelta(milliseconds=1))), (step.name,))
 
 
-def _checked_name(name: str) -> str:
+def _checked_name(name: str, prefix: str = "") -> str:
     if not isinstance(name, str):
         raise StepError(f'The name of a step is a text, not {name!r}: context.step("charge", charge, order_id).')
     printed = bool(name) and name == name.strip() and name.isprintable()
-    if not printed or len(name) > MAX_STEP_NAME or name.startswith(RESERVED):
+    longest = MAX_STEP_NAME - len(prefix)
+    if not printed or len(name) > longest or name.startswith(RESERVED):
         raise StepError(
-            f"{name[:MAX_STEP_NAME]!r} cannot be the name of a step: it has 1 to {MAX_STEP_NAME} printable characters, "
+            f"{name[:MAX_STEP_NAME]!r} cannot be the name of a step: it has 1 to {longest} printable characters, "
             f"none of them a space at an end, and does not begin with {RESERVED!r}."
         )
     return name
+
+
+def _path_of(function: Callable[..., Any]) -> str:
+    """By which path a worker imports this function. Raises `StepError` where there is none."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    path = f"{module}.{name}"
+    try:
+        found = None if module == "__main__" else import_string(path)
+    except ImportError:
+        found = None
+    if found is not function:
+        raise StepError(
+            f"{function!r} cannot undo anything: another process makes the call, and cannot import it as {path!r}. "
+            "Give a function that a module defines, outside of others, and what it needs as its arguments."
+        )
+    return path
 
 
 def _check_event(field: str, text: str) -> None:

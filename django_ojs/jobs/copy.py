@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from django_ojs import jsontext
@@ -14,9 +15,10 @@ from django_ojs.jobs.retry import REPLAY_META
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
+from django_ojs.rules.steps import COMPENSATES
 
 #: What belonged to a job's time and to its history, and is not copied.
-_NOT_COPIED = frozenset({"scheduled_at", "expires_at", "x_previous_errors"})
+_NOT_COPIED = frozenset({"scheduled_at", "expires_at", "x_previous_errors", COMPENSATES})
 
 
 def duplicate(job_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | None = None) -> JobRow:
@@ -30,7 +32,9 @@ def duplicate(job_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | Non
     found = Job.objects.using(using).filter(pk=job_id).rows()
     if not found:
         raise NotFound.resource("job", str(job_id))
-    (outcome,) = push_each([_document(found[0])], partial=True, limits=limits, using=using)
+    row = found[0]
+    extra = jsontext.loads(row["extra"]) if row["extra"] else {}
+    (outcome,) = push_each([document_of(row, extra)], partial=True, limits=limits, using=using)
     if isinstance(outcome, OJSError):
         raise outcome
     if outcome.status != "created" or outcome.row is None:
@@ -46,8 +50,8 @@ def duplicate(job_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | Non
     return outcome.row
 
 
-def _document(row: JobRow) -> dict[str, Any]:
-    extra = jsontext.loads(row["extra"]) if row["extra"] else {}
+def document_of(row: JobRow, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The envelope of a job like this one, with these of its other members."""
     document = {"type": row["type"], "queue": row["queue"], "priority": row["priority"]}
     meta = {name: value for name, value in jsontext.loads(row["meta"]).items() if name not in REPLAY_META}
     document |= {"args": jsontext.loads(row["args"]), "meta": meta}

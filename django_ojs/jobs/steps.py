@@ -129,6 +129,15 @@ def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:
     return count
 
 
+def hand_over(job_id: uuid.UUID, to: uuid.UUID, now: dt.datetime, *, using: str) -> None:
+    """Give the steps of a job that the caller has locked, and which has ended, to another job, but for what they still
+    waited for."""
+    found = JobStep.objects.using(using).filter(job_id=job_id)
+    sleeps = Q(kind=StepKind.SLEEP, due_at__lte=now)
+    _delete(found.filter(ended_at__isnull=True).exclude(sleeps).exclude(kind=StepKind.UNDO), [job_id], using)
+    found.update(job_id=to)
+
+
 def withdraw(job_id: uuid.UUID, key: str, *, using: str) -> None:
     """Forget that a job, which the caller has locked, waits for the jobs of this workflow: if it runs again, it
     enqueues such jobs anew."""

@@ -9,6 +9,10 @@ from typing import Any
 
 #: Characters that the name of a step may have.
 MAX_STEP_NAME = 200
+#: What a step of the kind `undo` waits for: the end of its job by a discard or a cancellation.
+JOB_FAILED = "$job.failed"
+#: The member of a job that undoes another one: the id of that.
+COMPENSATES = "x_compensates"
 
 
 class StepKind(StrEnum):
@@ -21,6 +25,7 @@ class StepKind(StrEnum):
     ARGUMENTS = "arguments"  #: what the handler was continued as new with
     EVENT = "event"  #: waits for an event
     CHILDREN = "children"  #: runs other jobs, and waits for the event that they have ended
+    UNDO = "undo"  #: says what undoes something; its result is the call
 
 
 class StepExists(Exception):

@@ -26,7 +26,7 @@ from django_ojs.database import atomic, database
 from django_ojs.events import order
 from django_ojs.faults import only_if_taken, suppress_passing
 from django_ojs.guard import get_logger
-from django_ojs.jobs import approvals, bulk, progress, replay
+from django_ojs.jobs import approvals, bulk, compensations, progress, replay
 from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.messages import count, jobs, jobs_wait
 from django_ojs.models import Lease
@@ -358,10 +358,11 @@ class Bulk:
 
 
 class FollowChildren:
-    """Tells jobs that the jobs which they run have ended, where that was not possible then, and cancels jobs whose
-    parents have ended.
+    """Tells jobs that the jobs which they run have ended, where that was not possible then, cancels jobs whose parents
+    have ended, and enqueues what undoes jobs that have failed.
 
-    The look reads the workflows that jobs wait for. Where these are many, it comes seldom enough to cost little.
+    The look reads the workflows that jobs wait for, and what they would undo. Where these are many, it comes seldom
+    enough to cost little.
     """
 
     name = "children"
@@ -370,7 +371,7 @@ class FollowChildren:
 
     def run_once(self, using: str) -> float:
         began = time.monotonic()
-        if children.follow_up(using=using):
+        if children.follow_up(using=using) + compensations.follow_up(using=using):
             return self.BUSY
         return max(self.IDLE, self.SHARE * (time.monotonic() - began))
 

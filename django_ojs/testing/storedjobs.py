@@ -31,7 +31,7 @@ from django_ojs.client.sync import declared
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import schedules
 from django_ojs.database import database
-from django_ojs.jobs import durableevents, timers
+from django_ojs.jobs import compensations, durableevents, timers
 from django_ojs.jobs.candidates import Pushed, PushOutcome
 from django_ojs.jobs.durableevents import Emitted
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -270,7 +270,7 @@ class RunningJobs(Jobs):
             pass
         while outbox.relay():
             pass
-        while children.follow_up(using=self._engine.using):
+        while children.follow_up(using=self._engine.using) + compensations.follow_up(using=self._engine.using):
             pass
         names = queues or self._busy_queues()
         return self._engine.claim(names) if names else None

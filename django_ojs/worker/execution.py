@@ -679,6 +679,8 @@ def _called(run: JobRun) -> Any:
     """What the handler returns; for an asynchronous one, its coroutine."""
     if run.forced_at is not None:  # what surrounds a handler may have kept the interruption
         raise Interrupted
+    if run.undoes:
+        return run.context.aundo() if run.definition.is_async else run.context.undo()
     args, kwargs = decode_arguments(run.arguments)
     if (typed := run.definition.typed) is not None:
         if run.definition.is_async and typed.reads_database:

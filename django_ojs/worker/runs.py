@@ -29,6 +29,7 @@ from django_ojs.guard import Interrupted, log_fault
 from django_ojs.jobs import checkpoints, progress
 from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.rules import errorobjects
+from django_ojs.rules.steps import COMPENSATES
 from django_ojs.worker import joblogs
 from django_ojs.worker.steps import StoredSteps
 
@@ -121,9 +122,16 @@ class JobRun:
     def begin_steps(self) -> None:
         """Read what is recorded of a durable job, before its handler is called."""
         one_by_one = not self.definition.is_async
-        log = StepLog(self.step_store(), self.definition.durable, self.attempt, sequential=one_by_one)
+        log = StepLog(
+            self.step_store(), self.definition.durable, self.attempt, sequential=one_by_one, undoes=self.undoes
+        )
         self.context.record_steps(log)
         log.load()
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the job undoes another one, instead of what its handler does."""
+        return COMPENSATES in (self.context.row.get("extra") or "") and COMPENSATES in self.context.job
 
     def step_store(self) -> StepStore:
         """Where its steps are recorded. The testing kit lets it crash there."""

@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from django_ojs import JobContext, JobHandle, job
+from django_ojs.models import Job
 from django_ojs.registry import registry
 from django_ojs.testing import assert_survives_crashes
 
@@ -51,6 +52,31 @@ def test_a_flow_of_every_kind_of_step_survives_a_crash_at_each() -> None:
 
     assert_survives_crashes(handler.s(7), check=once)
     assert not Group.objects.exists()
+
+
+def take(number: int) -> None:
+    Group.objects.create(name=f"taken-{number}")
+
+
+def give_back(number: int) -> None:
+    Group.objects.filter(name=f"taken-{number}").delete()
+    Group.objects.get_or_create(name=f"back-{number}")
+
+
+def test_what_a_flow_undoes_survives_a_crash_at_each_step() -> None:
+    @job("crash.undone", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        for number in range(2):
+            context.on_failure(give_back, number)
+            context.step_transaction(f"take-{number}", take, number)
+        raise ValueError("the shop has closed")
+
+    def undone(handle: JobHandle) -> None:
+        (found,) = Job.objects.filter(parent_id=handle.id)
+        assert (handle.state, found.state) == ("discarded", "completed")
+        assert list(Group.objects.order_by("pk").values_list("name", flat=True)) == ["back-1", "back-0"]
+
+    assert_survives_crashes(handler.s(), check=undone)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, transaction
 
 from django_ojs import JobContext, clock, job
 from django_ojs.jobs import steps
+from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobStep
@@ -50,6 +51,32 @@ def test_a_drain_ends_a_durable_handler_before_its_next_step_and_costs_no_attemp
     assert list(JobStep.objects.values_list("name", flat=True)) == ["one"]
     start_worker(until_empty=True, scheduler=False).wait()
     assert handle.refresh().result == "done"
+
+
+undone: list[str] = []
+
+
+def test_the_scheduler_has_a_worker_undo_a_job_that_is_cancelled(start_worker: Start) -> None:
+    undone.clear()
+    inside, on = threading.Event(), threading.Event()
+
+    @job("durable.undone", durable=True, visibility_timeout="1s")
+    def handler(context: JobContext) -> None:
+        context.on_failure(_undo, "one")
+        inside.set()
+        on.wait(60)
+
+    handle = handler.enqueue()
+    start_worker()
+    assert inside.wait(60)
+    cancel_one(handle.id)
+    on.set()
+    eventually(lambda: undone == ["one"])
+    eventually(lambda: Job.objects.get(parent_id=handle.id).state == "completed")
+
+
+def _undo(what: str) -> None:
+    undone.append(what)
 
 
 def test_a_run_whose_job_another_worker_has_does_not_go_on(start_worker: Start) -> None:

@@ -1,0 +1,108 @@
+"""Enqueue the job that undoes what a durable handler did whose own job was discarded or cancelled
+(`context.on_failure`).
+
+A handler records each call that would undo something as a step of the kind `undo`. The scheduler looks for such steps
+whose jobs have ended, so no verb that ends jobs pays for them, and none can forget them: neither a cancellation by SQL
+nor one while the scheduler was away. The steps move to the new job, of the same type and queue. So the old job has no
+record any more, and starts over if it is retried.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import uuid
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q
+
+from django_ojs import clock, jsontext, states
+from django_ojs.conf import ojs_settings
+from django_ojs.database import atomic, database, retried
+from django_ojs.errors import OJSError
+from django_ojs.jobs import steps
+from django_ojs.jobs.copy import document_of
+from django_ojs.jobs.push import push
+from django_ojs.models import Job, JobAttempt, JobStep
+from django_ojs.models.job import JobRow
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ids import new_job_id
+from django_ojs.rules.steps import COMPENSATES, JOB_FAILED
+from django_ojs.states import State
+from django_ojs.store import store_of
+
+logger = logging.getLogger(__name__)
+
+#: After how long a job is enqueued again that was refused, such as by a full queue.
+_LATER = dt.timedelta(minutes=1)
+
+
+def follow_up(*, limit: int = 100, using: str | None = None) -> int:
+    """Enqueue what undoes the jobs that were discarded or cancelled, and forget it of those that have completed; return
+    how many jobs that was."""
+    using = database(using)
+    now = clock.now(using)
+    ended = Job.objects.filter(pk=OuterRef("job_id"), state__in=states.ordered(states.TERMINAL))
+    due = _registered(using).filter(Exists(ended)).filter(Q(due_at=None) | Q(due_at__lte=now))
+    ids = list(due.order_by("job_id").values_list("job_id", flat=True).distinct()[:limit])
+    return sum(_follow(job_id, using) for job_id in ids)
+
+
+def _registered(using: str) -> Any:
+    return JobStep.objects.using(using).filter(event_name=JOB_FAILED, ended_at__isnull=True)
+
+
+def _follow(job_id: uuid.UUID, using: str) -> bool:
+    try:
+        return _settle(job_id, using)
+    except OJSError as error:
+        logger.warning(
+            "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
+            job_id, _LATER.total_seconds(), error,
+        )  # fmt: skip
+        _registered(using).filter(job_id=job_id).update(due_at=clock.now(using) + _LATER)
+        return False
+
+
+@retried
+def _settle(job_id: uuid.UUID, using: str) -> bool:
+    with atomic(using=using):
+        rows = store_of(using).lock([job_id])
+        if not rows or rows[0]["state"] not in states.TERMINAL:  # it runs again
+            return False
+        store_of(using).certify(Job.objects.using(using).filter(pk=job_id), "finished_at")
+        registered = _registered(using).filter(job_id=job_id)
+        if rows[0]["state"] == State.COMPLETED:
+            return bool(registered._raw_delete(using))
+        if not registered.exists():  # another scheduler was faster
+            return False
+        new_id, now = new_job_id(), clock.now(using)
+        steps.hand_over(job_id, new_id, now, using=using)
+        registered = _registered(using).filter(job_id=new_id)
+        registered.update(event_name=None, event_key=None, due_at=None, ended_at=now)
+        (pushed,) = push([_document(rows[0], new_id, using)], component="scheduler", using=using)
+        if pushed.row is None or pushed.row["id"] != new_id:
+            raise OJSError(f"The push was answered with {pushed.status!r}.")
+    return True
+
+
+def _document(row: JobRow, new_id: uuid.UUID, using: str) -> dict[str, Any]:
+    extra = jsontext.loads(row["extra"]) if row["extra"] else {}
+    root = extra.get("root_id") or extra.get("parent_id") or str(row["id"])
+    line = {"parent_id": str(row["id"]), "root_id": root, COMPENSATES: str(row["id"])}
+    document = document_of(row, {}) | {"id": str(new_id)} | line
+    if _was_running(row, using):
+        # Its worker learns at the end of the reservation, at the latest, that it has lost the job.
+        begins = row["finished_at"] + dt.timedelta(milliseconds=row["lease_ms"] or 0)
+        document["scheduled_at"] = format_instant(begins)
+    return document
+
+
+def _was_running(row: JobRow, using: str) -> bool:
+    """Whether a worker ran the job when it was cancelled, as far as that is known; such a run may still do a step."""
+    if row["state"] != State.CANCELLED or not row["worker_id"]:
+        return False
+    if not ojs_settings.attempts_kept:
+        return True
+    runs = JobAttempt.objects.using(using).filter(job_id=row["id"], attempt=row["attempt"], round=row["round"] or 0)
+    return runs.filter(outcome=JobAttempt.Outcome.CANCELLED).exists()

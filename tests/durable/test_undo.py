@@ -1,0 +1,313 @@
+"""What a durable handler did is undone where its job is discarded or cancelled (CKP-17 to CKP-20)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_ojs import Discard, Fail, JobContext, StepError, clock, job, step
+from django_ojs.jobs import cancel, checkpoints, compensations, retry
+from django_ojs.models import Job, JobStep
+from django_ojs.queues.configuration import configure, forget
+from django_ojs.registry import Registry, registry
+from django_ojs.testing import job_context
+from django_ojs.testing.storedjobs import WorkerJobs
+from django_ojs.testing.storedjobs import worker as stored
+
+pytestmark = pytest.mark.django_db
+
+NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
+ONCE = {"max_attempts": 1}
+done: list[Any] = []
+broken: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[Registry]:
+    done.clear()
+    broken.clear()
+    with registry.isolated() as isolated:
+        yield isolated
+
+
+@pytest.fixture
+def jobs() -> Iterator[WorkerJobs]:
+    with clock.frozen(NOW), stored() as found:
+        yield found
+
+
+def undo(what: str, amount: dt.timedelta = dt.timedelta(0)) -> str:
+    if what in broken:
+        raise ConnectionError(f"no line for {what}")
+    done.append(what if not amount else (what, amount))
+    return what
+
+
+async def undo_later(what: str) -> None:
+    undo(what)
+
+
+@step(retry={"max_attempts": 2, "initial_interval": "1ms"})
+def undo_stubbornly(what: str) -> None:
+    try:
+        undo(what)
+    finally:
+        broken.discard(what)
+
+
+def order(ending: Callable[[JobContext], Any] = lambda context: context.step("ship", fails), **options: Any) -> Any:
+    """A handler that does two things, says how they are undone, and ends so."""
+
+    @job("order.fulfil", durable=True, **{"retry": ONCE} | options)
+    def handler(context: JobContext, number: int) -> Any:
+        paid = context.step("charge", lambda: f"charge-{number}")
+        context.on_failure(undo, paid)
+        context.step("reserve", int)
+        context.on_failure(undo, "reserve", amount=dt.timedelta(days=1), name="reservation")
+        return ending(context)
+
+    return handler
+
+
+def fails() -> None:
+    raise ValueError("no lorry")
+
+
+def compensation(handle: Any) -> Job:
+    return Job.objects.get(parent_id=handle.id)
+
+
+def names(job_id: uuid.UUID) -> list[str]:
+    return list(JobStep.objects.filter(job_id=job_id).order_by("pk").values_list("name", flat=True))
+
+
+UNDONE = [("reserve", dt.timedelta(days=1)), "charge-7"]
+
+
+def test_what_was_done_is_undone_in_reverse_order_by_a_job_of_its_own(jobs: WorkerJobs) -> None:
+    handle = order().enqueue(7)
+    jobs.drain()
+    assert (handle.refresh().state, done) == ("discarded", UNDONE)
+    found = compensation(handle)
+    assert (found.type, found.queue, found.args, found.state) == ("order.fulfil", "default", [7], "completed")
+    assert found.extra == {"parent_id": str(handle.id), "root_id": str(handle.id), "x_compensates": str(handle.id)}
+    assert names(handle.id) == []
+    assert names(found.pk) == [
+        "charge", "$undo-1", "reserve", "reservation", "$undo:reservation", "$undo:undo-1",
+    ]  # fmt: skip
+    assert JobStep.objects.get(name="$undo:undo-1").result == "charge-7"
+    assert JobStep.objects.exclude(event_name=None).count() == 0  # nothing is looked at again
+
+
+def test_a_job_that_completes_undoes_nothing(jobs: WorkerJobs) -> None:
+    handle = order(lambda context: "shipped").enqueue(7)
+    jobs.drain()
+    assert (handle.refresh().result, done, Job.objects.count()) == ("shipped", [], 1)
+    assert names(handle.id) == ["charge", "reserve"]
+
+
+def test_a_job_that_is_tried_again_undoes_nothing_before_its_last_attempt(jobs: WorkerJobs) -> None:
+    handle = order(retry={"max_attempts": 2, "initial_interval": "1h", "jitter": False}).enqueue(7)
+    jobs.drain()
+    assert (handle.refresh().state, done) == ("retryable", [])
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, done) == ("discarded", UNDONE)
+
+
+@pytest.mark.parametrize("error", [Fail("no such order"), Discard("no longer wanted")])
+def test_a_handler_that_ends_its_job_itself(jobs: WorkerJobs, error: Exception) -> None:
+    def ending(context: JobContext) -> None:
+        raise error
+
+    order(ending).enqueue(7)
+    jobs.drain()
+    assert done == UNDONE
+
+
+def asleep(jobs: WorkerJobs) -> Any:
+    handle = order(lambda context: context.sleep("30d"), total_timeout="40d").enqueue(7)
+    jobs.drain()
+    assert (handle.refresh().state, done) == ("retryable", [])
+    return handle
+
+
+def _cancel(job_id: uuid.UUID) -> None:
+    cancel.cancel([job_id])
+
+
+def _by_sql(job_id: uuid.UUID) -> None:
+    """As a site's own statement might, past every verb."""
+    table = Job._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {table} SET state = 'cancelled', finished_at = enqueued_at, wake_at = NULL WHERE id = %s",
+            [Job._meta.pk.get_db_prep_value(job_id, connection)],
+        )
+
+
+def _too_late(job_id: uuid.UUID) -> None:
+    clock.freeze(NOW + dt.timedelta(days=41))
+
+
+ENDS = [_cancel, _by_sql, _too_late]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_a_job_ends_that_waits(jobs: WorkerJobs, end: Callable[[uuid.UUID], None]) -> None:
+    handle = asleep(jobs)
+    end(handle.id)
+    jobs.drain()
+    assert done == UNDONE
+    assert handle.refresh().state in ("cancelled", "discarded")
+    assert compensation(handle).state == "completed"
+
+
+def test_a_job_that_runs_while_it_is_cancelled_may_first_notice(jobs: WorkerJobs) -> None:
+    def ending(context: JobContext) -> None:
+        cancel.cancel([context.id])
+
+    handle = order(ending).enqueue(7)
+    jobs.drain()
+    found = compensation(handle)
+    lease = Job.objects.get(pk=handle.id).lease_ms
+    assert lease
+    assert (found.state, found.due_at, done) == ("scheduled", NOW + dt.timedelta(milliseconds=lease), [])
+    jobs.drain(with_scheduled=True)
+    assert done == UNDONE
+
+
+def test_an_undo_that_fails_is_tried_again_and_those_before_it_are_not(jobs: WorkerJobs) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain()
+    assert done == UNDONE[:1]
+    found = compensation(handle)
+    assert (found.state, found.errors[0]["message"]) == ("retryable", "no line for charge-7")  # type: ignore[index]
+    broken.clear()
+    jobs.drain(with_scheduled=True)
+    assert (done, compensation(handle).state) == (UNDONE, "completed")
+
+
+def test_a_compensation_that_has_failed_is_a_dead_letter_and_goes_on_when_it_is_retried(jobs: WorkerJobs) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain(with_scheduled=True)
+    found = compensation(handle)
+    assert (found.state, found.dead_letter, Job.objects.count()) == ("discarded", True, 2)
+    broken.clear()
+    retry.retry([found.pk])
+    jobs.drain()
+    assert (done, compensation(handle).state) == (UNDONE, "completed")
+
+
+def test_a_compensation_without_its_record_never_runs_the_handler(jobs: WorkerJobs) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain(with_scheduled=True)
+    checkpoints.clear(compensation(handle).pk, with_steps=True)
+    retry.retry([compensation(handle).pk])
+    jobs.drain(with_scheduled=True)
+    found = compensation(handle)
+    assert (found.state, found.attempt, done) == ("discarded", 1, UNDONE[:1])
+    assert "steps were deleted" in found.errors[-1]["message"]  # type: ignore[index]
+
+
+def test_a_dead_letter_that_is_retried_starts_over(jobs: WorkerJobs) -> None:
+    calls: list[int] = []
+
+    @job("order.again", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        context.step("charge", calls.append, 1)
+        context.on_failure(undo, len(calls))
+        context.step("ship", fails)
+
+    handle = handler.enqueue()
+    for number in (1, 2):
+        jobs.drain()
+        assert (calls, done) == ([1] * number, list(range(1, number + 1)))
+        retry.retry([handle.id])
+    assert Job.objects.filter(parent_id=handle.id).count() == 2
+
+
+def test_a_queue_that_does_not_take_it_only_delays_it(jobs: WorkerJobs, caplog: pytest.LogCaptureFixture) -> None:
+    handle = asleep(jobs)
+    configure("default", {"allowed_job_types": ["other.*"]})
+    forget()
+    cancel.cancel([handle.id])
+    assert compensations.follow_up() == 0
+    assert "cannot be enqueued" in caplog.text
+    assert len(names(handle.id)) == 5
+    assert compensations.follow_up() == 0  # not before its time
+    assert caplog.text.count("cannot be enqueued") == 1
+    configure("default", {"allowed_job_types": None})
+    forget()
+    clock.freeze(NOW + dt.timedelta(minutes=1))
+    assert compensations.follow_up() == 1
+
+
+def test_an_asynchronous_handler(jobs: WorkerJobs) -> None:
+    @job("order.async", durable=True, retry=ONCE)
+    async def handler(context: JobContext) -> None:
+        await context.aon_failure(undo, "first")
+        await context.aon_failure(undo_later, "second")
+        await context.astep("ship", fails)
+
+    handler.enqueue()
+    jobs.drain()
+    assert done == ["second", "first"]
+
+
+def test_functions_of_other_kinds(jobs: WorkerJobs) -> None:
+    broken.add("first")
+
+    @job("order.kinds", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        context.on_failure(undo_stubbornly, "first")
+        context.on_failure(undo_later, "second")
+        context.step("ship", fails)
+
+    handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert done == ["second", "first"]
+    assert JobStep.objects.get(name="$undo:undo-1").tries == 2
+
+
+def test_what_no_worker_can_import_is_refused() -> None:
+    def inner() -> None: ...
+
+    context = job_context()
+    for function in (inner, lambda: None, done.append, undo_stubbornly.named("other")):
+        with pytest.raises(StepError, match="cannot import it"):
+            context.on_failure(function)
+    with pytest.raises(TypeError):
+        context.on_failure(undo, object())
+    with pytest.raises(StepError, match="1 to 194"):
+        context.on_failure(undo, "x", name="x" * 195)
+
+
+def test_a_handler_without_a_worker() -> None:
+    handler = order()
+    context = job_context()
+    with pytest.raises(ValueError, match="no lorry"):
+        handler(context, 7)
+    assert done == []
+    context.undo()
+    assert done == UNDONE
+
+
+def test_only_the_server_undoes_in_a_worker(jobs: WorkerJobs) -> None:
+    handle = order(lambda context: context.undo()).enqueue(7)
+    jobs.drain()
+    assert "is for tests" in handle.refresh().errors[0]["message"]
+    assert done == UNDONE  # once, after that
+
+
+def test_it_is_recorded_once(jobs: WorkerJobs) -> None:
+    handle = order(lambda context: fails() if context.attempt == 1 else "shipped", retry={"max_attempts": 2}).enqueue(7)
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().result, done) == ("shipped", [])
