@@ -10,7 +10,6 @@ record any more, and starts over if it is retried.
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import uuid
 from typing import Any
 
@@ -20,6 +19,7 @@ from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import OJSError
+from django_ojs.guard import get_logger
 from django_ojs.jobs import steps
 from django_ojs.jobs.copy import document_of
 from django_ojs.jobs.push import push
@@ -31,7 +31,7 @@ from django_ojs.rules.steps import COMPENSATES, JOB_FAILED
 from django_ojs.states import State
 from django_ojs.store import store_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: After how long a job is enqueued again that was refused, such as by a full queue.
 _LATER = dt.timedelta(minutes=1)
