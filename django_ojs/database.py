@@ -498,6 +498,7 @@ _renewing = threading.Lock()
 _read_only_at = float("-inf")
 _closed_at = threading.local()
 CLOSE_EVERY = 1.0  #: seconds, at least, between two closes by the same thread
+RENEW_EVERY = 60.0  #: and at most, where no thread has met such a server: perhaps none of this process writes
 
 
 def note_read_only(error: BaseException) -> None:
@@ -514,13 +515,14 @@ def forget() -> None:
 
 
 def leave_read_only(using: str) -> None:
-    """Close the connection of this thread where another one has met a server that takes no writes since the last call.
+    """Close the connection of this thread where another one has met a server that takes no writes since the last call,
+    and else once a minute.
 
     Behind its address there may be another server by now, and a session lasts with the old one: whoever only reads
     there, as one that has nothing to do, never finds out.
     """
     now, before = time.monotonic(), getattr(_closed_at, using, None)
-    if before is None or (before <= _read_only_at and now - before >= CLOSE_EVERY):
+    if before is None or now - before >= (CLOSE_EVERY if before <= _read_only_at else RENEW_EVERY):
         setattr(_closed_at, using, now)
         if before is not None and not connections[using].in_atomic_block:
             connections[using].close()
