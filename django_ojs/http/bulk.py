@@ -31,6 +31,7 @@ from django_ojs.http.jobs import pressure
 from django_ojs.http.jobserializers import JobSerializer
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import CappedPagination, SortKey
+from django_ojs.http.parameters import PRESSURE
 from django_ojs.http.permissions import check_queue, check_whole_queue, principal
 from django_ojs.http.query import OJSFilterBackend, WordFilter
 from django_ojs.http.serializers import (
@@ -266,6 +267,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         answers=_outcomes(BulkEnqueuedSerializer),
         name="bulk_enqueue",
         errors=(409, 422),
+        headers=f"Idempotency-Replayed X-OJS-Batch-Size {PRESSURE}",
     )
     def create(self, request: Request) -> Response:
         """Enqueue jobs, with an outcome for each."""
@@ -294,6 +296,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         audit="job.bulk",
         audits_itself=True,
         errors=(409,),
+        headers="Idempotency-Replayed X-OJS-Batch-Size",
     )
     def cancel(self, request: Request) -> Response:
         """Cancel the jobs that are named or fit a filter.
@@ -314,6 +317,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         audit="job.bulk",
         audits_itself=True,
         errors=(409,),
+        headers="Idempotency-Replayed X-OJS-Batch-Size",
     )
     def retry(self, request: Request) -> Response:
         """Retry the jobs that are named or fit a filter.
@@ -336,6 +340,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         audit="job.bulk",
         audits_itself=True,
         errors=(409,),
+        headers="Idempotency-Replayed X-OJS-Batch-Size",
     )
     def remove(self, request: Request) -> Response:
         """Delete the jobs that are named or fit a filter.
@@ -721,6 +726,7 @@ class AdminBulkViewSet(OJSViewSet):
         answers={202: BulkActionSerializer},
         audit="job.bulk",
         audits_itself=True,
+        headers="Location",
     )
     def retry(self, request: Request) -> Response:
         """Retry everything that is named or fits a filter."""
@@ -736,6 +742,7 @@ class AdminBulkViewSet(OJSViewSet):
         answers={202: BulkActionSerializer},
         audit="job.bulk",
         audits_itself=True,
+        headers="Location",
     )
     def cancel(self, request: Request) -> Response:
         """Cancel everything that is named or fits a filter.
@@ -757,6 +764,7 @@ class AdminBulkViewSet(OJSViewSet):
         answers={202: BulkActionSerializer},
         audit="job.bulk",
         audits_itself=True,
+        headers="Location",
     )
     def remove(self, request: Request) -> Response:
         """Delete everything that is named or fits a filter.

@@ -164,6 +164,7 @@ class CronViewSet(OJSViewSet):
         outside=WarnedSerializer,
         statuses=(200, 201),
         audit="cron.register",
+        headers="Location",
     )
     def create(self, request: Request) -> Response:
         """Make or change a schedule."""
@@ -181,6 +182,7 @@ class CronViewSet(OJSViewSet):
         statuses=(200, 201),
         audit="cron.register",
         missing_ok=True,
+        headers="Location",
     )
     def update(self, request: Request, name: str) -> Response:
         """Make or change a schedule."""

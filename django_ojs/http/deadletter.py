@@ -316,6 +316,7 @@ class DeadLetterViewSet(OJSViewSet):
         answers={202: BulkActionSerializer},
         audit="job.bulk",
         audits_itself=True,
+        headers="Location",
     )
     def retry_many(self, request: Request) -> Response:
         """Run the dead letters again that are named or fit a filter, changed if wanted.

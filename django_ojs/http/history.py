@@ -280,6 +280,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
         lists=("events", "items"),
         beside=WholeHistorySerializer,
         errors=(501,),
+        headers=CLAMPED,
     )
     def list(self, request: Request) -> Response:
         """What happened to jobs, newest first.

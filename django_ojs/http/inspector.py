@@ -166,7 +166,8 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         wrong = {*operation.errors, *(operation.operator_errors if self.view.operator else ())} | self._refusals()
         for status in sorted(wrong):
             found.setdefault(str(status), self._response(status, ErrorSerializer))
-        other = {"description": "Another error.", "content": self._content(ErrorSerializer)}
+        content = self._content(ErrorSerializer)
+        other = {"description": "Another error.", "headers": self._headers(503), "content": content}
         return found | {"default": other}
 
     def _refusals(self) -> set[int]:
@@ -183,7 +184,16 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         return found | ({400, 413, 415} if self.doc.body is not None else set())
 
     def _response(self, status: int, answer: Any) -> Schema:
-        return {"description": _TEXTS[status]} | ({} if answer is None else {"content": self._content(answer)})
+        found: Schema = {"description": _TEXTS[status], "headers": self._headers(status)}
+        return found | ({} if answer is None else {"content": self._content(answer)})
+
+    def _headers(self, status: int) -> Schema:
+        names = {*parameters.OF_ALL, *self.doc.operation.headers.split(), *parameters.OF_ERRORS.get(status, ())}
+        component: Any = ResolvedComponent
+        for name in names:
+            part = component(name=name, type=component.HEADER, schema=parameters.header(name), object=name)
+            self.registry.register_on_missing(part)
+        return {name: {"$ref": f"#/components/headers/{name}"} for name in sorted(names)}
 
     def _content(self, answer: Any, direction: Any = "response") -> Schema:
         schema = self._schema(answer, direction)

@@ -26,6 +26,7 @@ from django_ojs.http.checkpoints import JobCheckpoints, body_limit
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.joblists import JobFilterBackend, JobPagination
 from django_ojs.http.operation import operation
+from django_ojs.http.parameters import PRESSURE, RATE
 from django_ojs.http.permissions import principal
 from django_ojs.http.serializers import EnvelopeSerializer, NothingSerializer, shared
 from django_ojs.jobs import joblog, progress
@@ -116,6 +117,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         name="push",
         grouped=True,
         errors=(409, 429),
+        headers=f"Location Idempotency-Replayed {PRESSURE} {RATE}",
     )
     def create(self, request: Request) -> Response:
         """Enqueue a job."""
@@ -127,7 +129,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
                 return self.answer_once(lambda: push_once(document, keyed, self._pushed, limits=limits))
             return self.answered(self._pushed(push_one(document, patience=seconds, limits=limits)))
 
-    @operation(scope="read", public_answer=serializers.JobAnswerSerializer)
+    @operation(scope="read", public_answer=serializers.JobAnswerSerializer, headers="Retry-After")
     def retrieve(self, request: Request, job_id: str) -> Response:
         """A job."""
         row = self.get_object()
@@ -276,6 +278,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         statuses=(200, 202),
         query="wait timeout",
         errors=(408, 410),
+        headers="Retry-After",
     )
     def result(self, request: Request, job_id: str) -> Response:
         """The result of a job; may wait for it.
@@ -302,6 +305,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         scope="read",
         doors="public",
         answer=serializers.ProgressSerializer,
+        headers="Last-Modified X-OJS-Progress",
     )
     def progress(self, request: Request, job_id: str) -> Response:
         """The progress of a job."""
@@ -333,6 +337,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         answer=serializers.LogsSerializer,
         query=f"attempt level={LOG_LEVELS} text after limit format=json|text",
         text="text/plain",
+        headers="Content-Disposition",
     )
     def logs(self, request: Request, job_id: str) -> Response:
         """What the handler of a job has logged.
@@ -416,6 +421,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         statuses=(201,),
         name="push_batch",
         errors=(409, 429),
+        headers=f"Idempotency-Replayed {PRESSURE}",
     )
     def batch(self, request: Request) -> Response:
         """Enqueue jobs, all or none."""

@@ -62,6 +62,7 @@ class Operation:
         lists: the members of the answer that hold the items of a list, where they are not those of the view.
         beside: the serializer of what the answer has beside the items of a list, or beside the members of one entry.
         outside: the serializer of what only the answer has, not the entry where it stands once more.
+        headers: names of headers that its answers may have, with a space between, beside those of all answers.
         text: the media type of the text that 200 may be, or always is where it has no schema.
         resumes: whether `Last-Event-ID` counts.
         optional: whether the site decides if credentials are needed.
@@ -93,6 +94,7 @@ class Operation:
     lists: tuple[str, ...] = ()
     beside: Any = None
     outside: Any = None
+    headers: str = ""
     text: str = ""
     resumes: bool = False
     optional: bool = False

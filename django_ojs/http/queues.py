@@ -496,6 +496,7 @@ class QueueViewSet(OJSViewSet):
         answer=QueueCreatedSerializer,
         audit="queue.create",
         errors=(409,),
+        headers="Location",
     )
     def create(self, request: Request) -> Response:
         """Make a queue."""

@@ -246,6 +246,7 @@ class WebhookViewSet(_UsersNeedRights):
         beside=SecretSerializer,
         audit="webhook.create",
         errors=(409,),
+        headers="Location",
     )
     def create(self, request: Request) -> Response:
         """Subscribe."""

@@ -204,6 +204,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         outside=WarnedSerializer,
         name="create_workflow",
         errors=(409, 429),
+        headers="Location Idempotency-Replayed",
     )
     def create(self, request: Request) -> Response:
         """Create a workflow."""

@@ -126,7 +126,7 @@ def described_answers(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
             route, media = match.route[max(match.route.find("ojs/"), 0) :], answer.get("Content-Type", "")
             sent.update(_NAMES.findall(getattr(view, "raw", None) or b""))
             method = "GET" if view.request.method == "HEAD" else view.request.method
-            sent_answer = Sent(route, method, answer.status_code, media, answer.content)
+            sent_answer = Sent(route, method, answer.status_code, media, answer.content, frozenset(answer.headers))
             answers.append(sent_answer)
             found.update(dict.fromkeys(document.faults(sent_answer)))
         return answer

@@ -14,6 +14,8 @@ from django_ojs import jsontext
 from django_ojs.http import openapi
 
 Schema = Mapping[str, Any]
+#: Headers that OpenAPI says elsewhere, or that are there for caches.
+_OF_DJANGO = {"Content-Type", "Content-Length", "Vary"}
 _FORMATS: dict[str, Callable[[str], object]] = {
     "date-time": dt.datetime.fromisoformat,
     "uuid": uuid.UUID,
@@ -58,6 +60,7 @@ class Sent(NamedTuple):
     status: int
     media: str
     content: bytes
+    headers: frozenset[str] = frozenset()
 
     @property
     def is_json(self) -> bool:
@@ -90,7 +93,12 @@ class Described:
         return None if answer is None else _schema(answer)
 
     def faults(self, sent: Sent) -> Iterator[str]:
-        """What an answer has that the document does not say, and the other way round; nothing of what is no JSON."""
+        """What an answer has that the document does not say, and the other way round; nothing of what is no JSON but
+        its headers."""
+        if (operation := self._operation(sent)) is not None:
+            said = operation["responses"].get(str(sent.status), operation["responses"]["default"])["headers"]
+            for name in sorted(sent.headers - said.keys() - _OF_DJANGO):
+                yield f"{sent.method} {sent.path}: {sent.status} has the header {name}, which is not declared"
         if not sent.is_json:
             return
         if self._operation(sent) is None:

@@ -575,10 +575,20 @@ def held_keys(api: Api) -> None:
     api.get("/unique-jobs")
 
 
+def headed(api: Api) -> None:
+    """Headers that no other answer has: of a file, an answer given again, fewer entries than asked for, a refusal."""
+    job = api.push()
+    assert api.get(f"/jobs/{job['id']}/logs", {"format": "text"}).status_code == 200
+    assert api.get("/history", {"limit": 10**6}).status_code == 200
+    for _ in range(2):
+        api.post("/jobs", {"type": "mail.send", "args": []}, idempotency_key="one")
+    assert api.get("/jobs", authorization="Bearer none").status_code == 401
+
+
 #: What leads to members that no single good call has.
 STORIES: tuple[Callable[[Api], Any], ...] = (
     fetches, acks, nacks, beats, batches, bulks, answers_about_one, details, lines, letters, letters_alone, events,
     queues, stored, limited, registered, flows, exhausted, empty,
     everything, stored_members, failures, lineages, logged, pruned, delivered, acted, schedules, figures, searched,
-    refused, dropped, failed_flows, commanded, overridden, held_keys,
+    refused, dropped, failed_flows, commanded, overridden, held_keys, headed,
 )  # fmt: skip

@@ -35,6 +35,8 @@ def test_each_member_of_the_document_is_sent_and_nothing_else(api: Api, describe
             members.send(sent.value, schema)
     left = {name for name in members.unsent() if not name.startswith("Envelope")}  # it says what clients may send
     assert not left, "\n".join(sorted(left))
+    declared = document.document["components"]["headers"].keys()
+    assert sorted(declared - set().union(*(sent.headers for sent in described_answers))) == []
 
 
 #: The answers of busy calls, which `show` renders and the fields describe.

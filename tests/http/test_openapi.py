@@ -73,7 +73,8 @@ def test_the_document_is_sound(document: dict[str, Any]) -> None:
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     names = [operation["operationId"] for operation in operations]
     assert len(names) == len(set(names))
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    components = document["components"]
+    known = {f"#/components/{kind}/{name}" for kind in ("schemas", "headers") for name in components[kind]}
     assert set(re.findall(r'"\$ref":"([^"]+)"', json.dumps(document, separators=(",", ":")))) <= known
     for schema in document["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
