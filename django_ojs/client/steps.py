@@ -223,6 +223,8 @@ class StepLog:
         self._failed: list[Step] = []  #: steps whose exceptions the handler has caught, perhaps
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
+        #: By the name of the entry: the function that undoes something, and its call.
+        self.calls: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {}
         #: Where a handler does its steps one after the other: the thread in which it does. The order counts there.
         self._thread = threading.get_ident() if sequential else None
         self._loaded = False
@@ -280,12 +282,25 @@ class StepLog:
             found = self._known.get(name)
             if found is not None and found.kind != kind:
                 raise ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", f"a {_word(found.kind)} of that name"))
+            if self.undoes:
+                return self._replayed(name, found)
             if found is None and self._unasked and self._thread == threading.get_ident():
                 other = next(iter(self._unasked.values()))
                 there = f"the {_word(other.kind)} {other.name!r}"
                 raise ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", there))
             self._unasked.pop(name, None)
             return found
+
+    def _replayed(self, name: str, found: Step | None) -> Step | None:
+        """What the handler gets again of the job that is undone; it ends where there is nothing."""
+        if name.startswith(_UNDO):
+            return found
+        if found is not None and found.kind == Kind.CALL and not found.has_ended:
+            said = found.error or {}
+            raise StepError(f"The step {name!r} has failed: {said.get('type')}: {said.get('message')}")
+        if found is None or not (found.has_ended or found.kind in (Kind.SLEEP, Kind.UNDO)):
+            raise _ReplayEnds
+        return found
 
     def add(self, step: Step, *, locked: bool = False) -> None:
         """Record a new step. Raises `StepBoundary` where the job is no longer this run's, and `StepExists`."""
@@ -559,48 +574,72 @@ class StepMethods:
         that has been made is not made again, and one that fails is tried again. If the job completes, none is made.
 
         Args:
-            undo: a function of a module, which workers import; it may be a coroutine function, or a `@step`.
-            args, kwargs: what `step` may return, such as what a step has returned.
+            undo: a function, also a coroutine function or a `@step`. One that a module defines is kept by its name,
+                with arguments that `step` may return. To find any other, the handler is run over what is recorded.
             name: the name of the entry; without one, these calls are counted in their order.
-
-        Raises StepError for a function that cannot be imported, TypeError for arguments that cannot be kept.
         """
         log = self._ready()
         name = _checked_name(name, _UNDO) if name else log.numbered("undo")
         found = log.ask(name, Kind.UNDO)
+        log.calls[name] = undo, functools.partial(_plain(undo), *args, **kwargs)
         if found is None:
             _refuse_inside_transaction(log, name)
-            call = {"function": _path_of(undo), "args": list(args), "kwargs": kwargs}
-            kept = stepvalues.encode(call, name)
+            kept = _kept_call(undo, args, kwargs, name)
             log.add(log.new(name, Kind.UNDO, event_name=JOB_FAILED, event_key="", result=kept))
 
     async def aon_failure(self, undo: Callable[..., Any], /, *args: Any, name: str = "", **kwargs: Any) -> None:
         """`on_failure` of an asynchronous handler."""
         await sync_to_async(self.on_failure)(undo, *args, name=name, **kwargs)
 
-    def undo(self) -> None:
-        """Make the calls of `on_failure`: for the worker, and for tests of a handler with `job_context()`."""
+    def undo(self, handler: Callable[[], Any] | None = None) -> None:
+        """Make the calls of `on_failure`: for tests of a handler with `job_context()`, and for the worker, which gives
+        the handler as it is called."""
+        if self._must_replay() and handler is not None:
+            try:
+                handler()
+            except BaseException as error:  # noqa: BLE001 - it is the end of the job that is undone, or raised
+                _check_end(error)
         for call, function in self._undoing():
             plain: Callable[[], Any] = async_to_sync(function) if is_coroutine_function(function) else function
             self._do(call, plain)
 
-    async def aundo(self) -> None:
+    async def aundo(self, handler: Callable[[], Awaitable[Any]] | None = None) -> None:
         """`undo` of an asynchronous handler."""
+        if await sync_to_async(self._must_replay)() and handler is not None:
+            try:
+                await handler()
+            except BaseException as error:  # noqa: BLE001 - as above
+                _check_end(error)
         undoing = self._undoing()
         while (following := await sync_to_async(lambda: next(undoing, None))()) is not None:
             await self._ado(*following)
 
-    def _undoing(self) -> Iterator[tuple[_Call, Callable[[], Any]]]:
+    def _must_replay(self) -> bool:
+        """Whether there is something to undo by a function that cannot be found by its name."""
         log = self._ready()
         if not log.undoes and log.store.using is not None:
             raise StepError("context.undo is for tests with job_context(): the server undoes a job that has failed.")
         if log.undoes and not log.undos:
             raise Fail("Nothing says what this job undoes: its steps were deleted.")
-        for entry in log.undos:
+        return any(step.result is None and step.name not in log.calls for step in log.undos)
+
+    def _undoing(self) -> Iterator[tuple[_Call, Callable[[], Any]]]:
+        log = self._steps
+        entries = log.undos
+        if lost := [step.name for step in entries if step.result is None and step.name not in log.calls]:
+            raise ReplayMismatch(
+                f"The handler does not come to what it has said is to be undone ({', '.join(lost)}), so nothing is "
+                "undone: its code has changed, or does not do the same each time. Correct it and retry this job."
+            )
+        for entry in entries:
             self._ready()
-            kept = stepvalues.decode(entry.result or "null")
-            call = _Call(self, _UNDO + entry.name.removeprefix(RESERVED), import_string(kept["function"]), None, None)
-            yield call, functools.partial(call.function, *kept["args"], **kept["kwargs"])
+            if entry.name in log.calls:
+                function, partial = log.calls[entry.name]
+            else:
+                kept = stepvalues.decode(entry.result or "null")
+                function = import_string(kept["function"])
+                partial = functools.partial(_plain(function), *kept["args"], **kept["kwargs"])
+            yield _Call(self, _UNDO + entry.name.removeprefix(RESERVED), function, None, None), partial
 
     # What differs each time
 
@@ -875,6 +914,8 @@ class StepMethods:
         envelope keeps the arguments that the job was enqueued with. It does not return.
         """
         log, given = self._ready(), encode_arguments(args, kwargs)
+        if log.undoes:
+            raise _ReplayEnds
         arguments = log.new(ARGUMENTS, Kind.ARGUMENTS, result=stepvalues.encode(given, ARGUMENTS))
         arguments.ended_at = log.now()
         log.must(log.store.start_over(arguments))
@@ -1160,20 +1201,33 @@ def _checked_name(name: str, prefix: str = "") -> str:
     return name
 
 
-def _path_of(function: Callable[..., Any]) -> str:
-    """By which path a worker imports this function. Raises `StepError` where there is none."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    path = f"{module}.{name}"
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.function if isinstance(function, StepFunction) else function
+
+
+def _kept_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> str | None:
+    """The call as another process can make it; None where that needs the handler."""
+    path = f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', '')}"
     try:
-        found = None if module == "__main__" else import_string(path)
-    except ImportError:
-        found = None
-    if found is not function:
-        raise StepError(
-            f"{function!r} cannot undo anything: another process makes the call, and cannot import it as {path!r}. "
-            "Give a function that a module defines, outside of others, and what it needs as its arguments."
-        )
-    return path
+        if path.startswith("__main__.") or import_string(path) is not function:
+            return None
+        return stepvalues.encode({"function": path, "args": list(args), "kwargs": dict(kwargs)}, name)
+    except (ImportError, TypeError):
+        return None
+
+
+class _ReplayEnds(Suspended):
+    """Ends a handler that is run only for what it says of undoing: it comes to what its job has not done."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+def _check_end(error: BaseException) -> None:
+    """Raise this again, unless the handler ended with it as its job did, or because its job went no further."""
+    for leaf in errorobjects.leaves(error):
+        if not isinstance(leaf, Exception | _ReplayEnds) or isinstance(leaf, ReplayMismatch):
+            raise error
 
 
 def _check_event(field: str, text: str) -> None:

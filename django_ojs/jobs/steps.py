@@ -134,7 +134,8 @@ def hand_over(job_id: uuid.UUID, to: uuid.UUID, now: dt.datetime, *, using: str)
     waited for."""
     found = JobStep.objects.using(using).filter(job_id=job_id)
     sleeps = Q(kind=StepKind.SLEEP, due_at__lte=now)
-    _delete(found.filter(ended_at__isnull=True).exclude(sleeps).exclude(kind=StepKind.UNDO), [job_id], using)
+    left = found.filter(ended_at__isnull=True).exclude(sleeps).exclude(kind__in=(StepKind.UNDO, StepKind.CALL))
+    _delete(left, [job_id], using)
     found.update(job_id=to)
 
 

@@ -680,7 +680,18 @@ def _called(run: JobRun) -> Any:
     if run.forced_at is not None:  # what surrounds a handler may have kept the interruption
         raise Interrupted
     if run.undoes:
-        return run.context.aundo() if run.definition.is_async else run.context.undo()
+        undo = run.context.aundo if run.definition.is_async else run.context.undo
+        return undo(partial(_handled if run.definition.is_async else _finished, run))
+    return _handled(run)
+
+
+def _finished(run: JobRun) -> Any:
+    """What the handler returns, which is no awaitable any more."""
+    value = _handled(run)
+    return _awaited(run, value) if inspect.isawaitable(value) else value
+
+
+def _handled(run: JobRun) -> Any:
     args, kwargs = decode_arguments(run.arguments)
     if (typed := run.definition.typed) is not None:
         if run.definition.is_async and typed.reads_database:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_ojs import Discard, Fail, JobContext, StepError, clock, job, step
+from django_ojs import Discard, Fail, JobContext, clock, job, step
 from django_ojs.jobs import cancel, checkpoints, compensations, retry
 from django_ojs.models import Job, JobStep
 from django_ojs.queues.configuration import configure, forget
@@ -277,17 +278,81 @@ def test_functions_of_other_kinds(jobs: WorkerJobs) -> None:
     assert JobStep.objects.get(name="$undo:undo-1").tries == 2
 
 
-def test_what_no_worker_can_import_is_refused() -> None:
-    def inner() -> None: ...
+def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None:
+    """The handler is run over what is recorded, to get them again: no step is done anew, and nothing behind the end."""
+    runs: list[str] = []
 
-    context = job_context()
-    for function in (inner, lambda: None, done.append, undo_stubbornly.named("other")):
-        with pytest.raises(StepError, match="cannot import it"):
-            context.on_failure(function)
-    with pytest.raises(TypeError):
-        context.on_failure(undo, object())
-    with pytest.raises(StepError, match="1 to 194"):
-        context.on_failure(undo, "x", name="x" * 195)
+    @job("order.closures", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        def undo_here(step: str) -> None:
+            done.append((step, when, paid))
+
+        runs.append("run")
+        when, paid = context.now(), context.step("charge", lambda: runs.append("charge") or len(runs))
+        context.on_failure(undo_here, "charge")
+        context.on_failure(lambda: done.append("lambda"))
+        context.on_failure(undo, "module")
+        context.on_failure(undo_here, step=object(), name="object")  # type: ignore[arg-type]
+        context.sleep("1h")
+        try:
+            context.step("ship", fails)
+        except Exception:  # noqa: BLE001 - in the run that collects, the exception is a StepError
+            context.step("by-air", runs.append, "by-air")
+        context.on_failure(done.append, "by-air")
+        context.step("pack", fails)
+        runs.append("never")
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, compensation(handle).state) == ("discarded", "completed")
+    assert runs == ["run", "charge", "run", "by-air", "run"]
+    assert [one if isinstance(one, str) else one[1:] for one in done] == [
+        "by-air", (NOW, 2), "module", "lambda", (NOW, 2),
+    ]  # fmt: skip
+    assert done[-1][0] == "charge"
+
+
+def test_an_asynchronous_handler_with_functions_of_its_own(jobs: WorkerJobs) -> None:
+    @job("order.inner", durable=True, retry=ONCE)
+    async def handler(context: JobContext) -> None:
+        async def undo_here(step: str) -> None:
+            done.append(step)
+
+        async def reserve(number: int) -> None:
+            await context.astep(f"reserve-{number}", int)
+            await context.aon_failure(undo_here, f"reserve-{number}", name=f"undo-{number}")
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                group.create_task(reserve(number))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(context.astep("ship", fails))
+
+    handler.enqueue()
+    jobs.drain()
+    assert sorted(done) == ["reserve-0", "reserve-1"]
+
+
+def test_code_that_has_changed_undoes_nothing_and_says_so(jobs: WorkerJobs) -> None:
+    skip: list[int] = []
+
+    @job("order.changed", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        if not skip:
+            context.on_failure(lambda: done.append("first"), name="first")
+        context.on_failure(lambda: done.append("second"), name="second")
+        skip.append(1)
+        context.step("ship", fails)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    found = compensation(handle)
+    assert (found.state, done) == ("discarded", [])
+    assert "does not come to what it has said is to be undone (first)" in found.errors[-1]["message"]  # type: ignore[index]
+    skip.clear()
+    retry.retry([found.pk])
+    jobs.drain()
+    assert done == ["second", "first"]
 
 
 def test_a_handler_without_a_worker() -> None:
