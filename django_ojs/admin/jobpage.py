@@ -29,7 +29,7 @@ from django_ojs.rules import ratelimit, redaction, retrypolicy, workflowgraph
 from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.retrypolicy import RetryPolicy
 from django_ojs.rules.rows import HELD_UNTIL
-from django_ojs.rules.steps import Step, StepKind
+from django_ojs.rules.steps import COMPENSATES, Step, StepKind
 from django_ojs.states import State
 from django_ojs.workerregistry import deaths
 
@@ -298,13 +298,7 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
     if job.workflow_id:
         flow, step = _workflow(admin, job.workflow_id, job.pk, using)
         found.append(NamedValue(gettext("workflow"), flow, step))
-    if job.parent_id:
-        link = _link(admin.url_of(Job, job.parent_id), str(job.parent_id), "ojs-id")
-        found.append(NamedValue(gettext("parent job"), link))
-    if job.uncounted:  # a job that runs others has given its slot back
-        for child in Workflow.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:CHILDREN]:
-            link = _link(admin.url_of(Workflow, child.pk), child.public_id, "ojs-id")
-            found.append(NamedValue(gettext("child jobs"), link, workflowgraph.summary(child)["state"]))
+    found += _family(admin, job, using)
     for name, nominal in CronRun.objects.using(using).filter(job_id=job.pk).values_list("name", "scheduled_at"):
         address = admin.url_of(CronSchedule, quote(name))
         found.append(NamedValue(gettext("schedule"), _link(address, display.ellipsized(name)), display.when(nominal)))
@@ -325,6 +319,25 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
         jobs = admin.own_url("changelist")
         links = ((jobs, urlencode({"tag": tag}), display.ellipsized(tag)) for tag in names)
         found.append(NamedValue(gettext("tags"), format_html_join(" ", '<a href="{}?{}">{}</a>', links)))
+    return found
+
+
+def _family(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
+    """The job that it comes from, and those that come of it."""
+    found = []
+    if job.parent_id:
+        link = _link(admin.url_of(Job, job.parent_id), str(job.parent_id), "ojs-id")
+        undoes = COMPENSATES in (job.extra or {})
+        found.append(NamedValue(gettext("undoes job") if undoes else gettext("parent job"), link))
+    if job.state in (State.DISCARDED, State.CANCELLED):  # what undoes a job is the last that comes of it
+        latest = Job.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:1]
+        for pk, extra, state in latest.values_list("pk", "extra", "state"):
+            if COMPENSATES in (extra or {}):
+                found.append(NamedValue(gettext("undone by"), _link(admin.url_of(Job, pk), str(pk), "ojs-id"), state))
+    if job.uncounted:  # a job that runs others has given its slot back
+        for child in Workflow.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:CHILDREN]:
+            link = _link(admin.url_of(Workflow, child.pk), child.public_id, "ojs-id")
+            found.append(NamedValue(gettext("child jobs"), link, workflowgraph.summary(child)["state"]))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.urls import reverse
 
 from django_ojs import Discard, Fail, JobContext, clock, job, step
 from django_ojs.jobs import cancel, checkpoints, compensations, retry
@@ -376,3 +377,15 @@ def test_it_is_recorded_once(jobs: WorkerJobs) -> None:
     handle = order(lambda context: fails() if context.attempt == 1 else "shipped", retry={"max_attempts": 2}).enqueue(7)
     jobs.drain(with_scheduled=True)
     assert (handle.refresh().result, done) == ("shipped", [])
+
+
+def test_the_pages_of_both_jobs_lead_to_each_other(jobs: WorkerJobs, admin_client: Any) -> None:
+    handle = order().enqueue(7)
+    jobs.drain()
+    pages = {pk: admin_client.get(reverse("admin:django_ojs_job_change", args=[pk])).content.decode().lower()
+             for pk in (handle.id, compensation(handle).pk)}  # fmt: skip
+    assert "undone by" in pages[handle.id]
+    assert str(compensation(handle).pk) in pages[handle.id]
+    assert "undoes job" in pages[compensation(handle).pk]
+    assert str(handle.id) in pages[compensation(handle).pk]
+    assert "$undo:undo-1" in pages[compensation(handle).pk]
