@@ -42,7 +42,7 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
 #: Those of every answer, and those that errors of a status may have.
 OF_ALL = ("OJS-Version", "X-OJS-Version", "X-Request-Id", "X-Content-Type-Options", "Cache-Control")
 OF_ERRORS = {
-    401: ("WWW-Authenticate",), 413: ("X-OJS-Batch-Size", "X-OJS-Max-Batch-Size"),
+    401: ("WWW-Authenticate",), 409: ("Retry-After",), 413: ("X-OJS-Batch-Size", "X-OJS-Max-Batch-Size"),
     429: ("Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound"), 503: ("Retry-After",),
 }  # fmt: skip
 #: Those of answers to a push: about the fullest queue, and about the limit that the job is under.
