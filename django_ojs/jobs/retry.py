@@ -16,7 +16,7 @@ from typing import Any
 
 from django_ojs import clock, jsontext, spellings
 from django_ojs.database import atomic, database, retried
-from django_ojs.errors import InvalidRequest, NotFound, OJSError
+from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import checkpoints, schemas, steps
@@ -26,6 +26,7 @@ from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_revived
 from django_ojs.lifecycle.transitions import RowOrError, each_locked, only, refuse
 from django_ojs.lifecycle.waking import wake_workers
+from django_ojs.messages import phrase
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import QueueDefaults
@@ -85,10 +86,16 @@ def retry(
         now = clock.now(using)
         changed: list[JobRow] = []
         known: dict[str, QueueDefaults] = {}
+        undoing: dict[uuid.UUID, uuid.UUID] | None = None
 
         def decide(row: JobRow) -> RowOrError:
+            nonlocal undoing
             if error := not_revived(row, any_discarded):
                 return error
+            if undoing is None:
+                undoing = steps.undone_by(job_ids, using=using)
+            if row["id"] in undoing:
+                return _is_undone(row["id"], undoing[row["id"]])
             changed_job = _changed(row, override, known, now, using) if override else None
             if isinstance(changed_job, OJSError):
                 return changed_job
@@ -130,6 +137,16 @@ def not_revived(row: JobRow, any_discarded: bool = False) -> OJSError | None:
     if not (row["dead_letter"] or any_discarded):
         return NotFound.resource("dead_letter_job", str(row["id"]))
     return None
+
+
+def _is_undone(job_id: uuid.UUID, undoing: uuid.UUID) -> Conflict:
+    return Conflict(
+        phrase(
+            "Job '%(other)s' undoes what job '%(job)s' did, and has not completed.", other=undoing, job=job_id
+        ),
+        details={"resource_type": "job", "resource_id": str(undoing)},
+        hint="Wait for that job, retry it where it has failed, or cancel or delete it.",
+    )  # fmt: skip
 
 
 def retry_failed(

@@ -24,7 +24,7 @@ from django_ojs.models import Approval, Job, JobCheckpoint, JobStep, Workflow
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import replaylog
 from django_ojs.rules.approvals import ApprovalState
-from django_ojs.rules.steps import Step, StepExists, StepKind
+from django_ojs.rules.steps import COMPENSATES, Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
 from django_ojs.store import store_of
@@ -137,6 +137,14 @@ def hand_over(job_id: uuid.UUID, to: uuid.UUID, now: dt.datetime, *, using: str)
     left = found.filter(ended_at__isnull=True).exclude(sleeps).exclude(kind__in=(StepKind.UNDO, StepKind.CALL))
     _delete(left, [job_id], using)
     found.update(job_id=to)
+
+
+def undone_by(job_ids: Collection[uuid.UUID], *, using: str) -> dict[uuid.UUID, uuid.UUID]:
+    """By these jobs, which the caller has locked: the jobs that are to undo what they did and have not done so yet."""
+    text: Any = ExpressionWrapper(F("extra"), output_field=TextField())  # as it is kept
+    found = Job.objects.using(using).filter(parent_id__in=list(job_ids)).annotate(text=text)
+    found = found.filter(text__contains=f'"{COMPENSATES}"').exclude(state__in=(State.COMPLETED, State.CANCELLED))
+    return {job_id: pk for job_id, pk in found.values_list("parent_id", "pk") if job_id is not None}
 
 
 def withdraw(job_id: uuid.UUID, key: str, *, using: str) -> None:

@@ -13,6 +13,7 @@ from django.db import connection
 from django.urls import reverse
 
 from django_ojs import Discard, Fail, JobContext, clock, job, step
+from django_ojs.errors import Conflict, OJSError
 from django_ojs.jobs import cancel, checkpoints, compensations, retry
 from django_ojs.models import Job, JobStep
 from django_ojs.queues.configuration import configure, forget
@@ -389,3 +390,22 @@ def test_the_pages_of_both_jobs_lead_to_each_other(jobs: WorkerJobs, admin_clien
     assert "undoes job" in pages[compensation(handle).pk]
     assert str(handle.id) in pages[compensation(handle).pk]
     assert "$undo:undo-1" in pages[compensation(handle).pk]
+
+
+def test_a_dead_letter_is_not_retried_while_what_it_did_is_not_undone(jobs: WorkerJobs) -> None:
+    """Not while the other job waits, nor while it has failed: the new run would meet calls of the old one."""
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain()
+    (refused,) = retry.retry([handle.id])
+    assert isinstance(refused, Conflict)
+    assert refused.details["resource_id"] == str(compensation(handle).pk)
+    jobs.drain(with_scheduled=True)
+    assert compensation(handle).state == "discarded"
+    assert isinstance(retry.retry([handle.id])[0], Conflict)
+    broken.clear()
+    retry.retry([compensation(handle).pk])
+    jobs.drain()
+    (revived,) = retry.retry([handle.id])
+    assert not isinstance(revived, OJSError)
+    assert revived["state"] == "available"
