@@ -190,10 +190,14 @@ class Looks:
     @contextlib.contextmanager
     def outlasting(self) -> Iterator[None]:
         """A block with one look, which ends without an exception where the next may go well."""
+        aliases = [alias for alias in self._using if alias is not None]
+        for alias in aliases:
+            if autocommits(alias) and tenants.shows_elsewhere(alias) is not None:
+                leave_old_server(alias)
         try:
             yield
         except Exception as error:
-            asked = [connections[alias] for alias in self._using if alias is not None]
+            asked = [connections[alias] for alias in aliases]
             if any(one.in_atomic_block for one in asked) or not (is_contention(error) or is_general(error)):
                 raise
             if not is_contention(error):
@@ -498,11 +502,13 @@ _renewing = threading.Lock()
 _read_only_at = float("-inf")
 _closed_at = threading.local()
 CLOSE_EVERY = 1.0  #: seconds, at least, between two closes by the same thread
-RENEW_EVERY = 60.0  #: and at most, where no thread has met such a server: perhaps none of this process writes
+#: Seconds after which a thread that goes on and on closes its session, whatever it has met: as long as an old server
+#: answers, nothing else tells one that only reads.
+LASTS = 30.0
 
 
 def note_read_only(error: BaseException) -> None:
-    """Let `leave_read_only` close what led this process to a server that takes no writes, if that is what it met."""
+    """Let `leave_old_server` close what led this process to a server that takes no writes, if that is what it met."""
     global _read_only_at
     if fault_of(error) is DatabaseFault.READ_ONLY:
         _read_only_at = time.monotonic()
@@ -512,17 +518,19 @@ def forget() -> None:
     """As if no server had refused to write, as tests begin."""
     global _read_only_at
     _read_only_at = float("-inf")
+    vars(_closed_at).clear()
 
 
-def leave_read_only(using: str) -> None:
+def leave_old_server(using: str) -> None:
     """Close the connection of this thread where another one has met a server that takes no writes since the last call,
-    and else once a minute.
+    and every `LASTS` seconds. Whoever asks the database again and again calls this before each look.
 
-    Behind its address there may be another server by now, and a session lasts with the old one: whoever only reads
-    there, as one that has nothing to do, never finds out.
+    Behind its address there may be another server by now, and a session lasts with the old one, which may even take
+    writes: whoever only reads there, as one that has nothing to do, never finds out.
     """
     now, before = time.monotonic(), getattr(_closed_at, using, None)
-    if before is None or now - before >= (CLOSE_EVERY if before <= _read_only_at else RENEW_EVERY):
+    is_due = before is None or (before <= _read_only_at and now - before >= CLOSE_EVERY) or now - before >= LASTS
+    if is_due:
         setattr(_closed_at, using, now)
         if before is not None and not connections[using].in_atomic_block:
             connections[using].close()

@@ -11,9 +11,10 @@ import datetime as dt
 import hashlib
 import hmac
 import secrets
+import threading
 import uuid
 from collections.abc import Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -118,20 +119,26 @@ def log_row(using: str) -> EventLog:
     if not commits_later(using) or connections[using].vendor == "sqlite" or show is None:
         return _make_row(using)
 
-    def make() -> EventLog:
-        try:
-            show()
-            return _make_row(using)
-        finally:
-            connections[using].close()
+    made: Future[EventLog] = Future()
 
-    elsewhere = ThreadPoolExecutor(1, "ojs-log-row")
+    def make() -> None:
+        try:
+            try:
+                show()
+                row = _make_row(using)
+            finally:
+                connections[using].close()
+        except BaseException as error:  # noqa: BLE001 - raised where the row is waited for
+            made.set_exception(error)
+        else:
+            made.set_result(row)
+
+    # A daemon: the process does not wait for it at its exit, however long a database that hangs keeps it.
+    threading.Thread(target=make, name="ojs-log-row", daemon=True).start()
     try:
-        return elsewhere.submit(make).result(PATIENCE)
+        return made.result(PATIENCE)
     except TimeoutError:
         raise HeldByAnother(f"The event log could not be begun within {PATIENCE:g} s.") from None
-    finally:
-        elsewhere.shutdown(wait=False)
 
 
 def _make_row(using: str) -> EventLog:

@@ -526,8 +526,10 @@ def find(
 
 def _kept(using: str, log: EventLog | None, found: LogPosition) -> LogPosition:
     """The place of the last event that readers of before and of now have in the same order; `found` goes by times, as
-    clocks of different hosts had them."""
-    if log is None or log.kept_to is None:
+    clocks of different hosts had them.
+
+    Where it has been pruned, and what came close behind it too, nothing is left that readers have in another order."""
+    if log is None or log.kept_to is None or log.pruned_to >= log.kept_to + _NEAR:
         return found
     return min(found, last(using, pk=log.kept_to) or START)
 

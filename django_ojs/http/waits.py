@@ -24,7 +24,7 @@ from rest_framework.request import Request
 
 from django_ojs import states, tenants
 from django_ojs.backoff import Backoff
-from django_ojs.database import Looks, give_back, leave_read_only
+from django_ojs.database import Looks, give_back, leave_old_server
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
 from django_ojs.models import Job
@@ -181,7 +181,7 @@ class Ends:
                 self._come.clear()
                 pause = BUSY
             try:
-                leave_read_only(self._using)
+                leave_old_server(self._using)
                 found = self._check_ended()
             except Exception as error:  # noqa: BLE001 - it is logged there
                 if passes(error):

@@ -17,7 +17,7 @@ from django.db import close_old_connections, connections
 
 from django_ojs import parts
 from django_ojs.backoff import REMIND_EVERY, Backoff, SharedBackoff
-from django_ojs.database import answers, leave_read_only, note_read_only
+from django_ojs.database import answers, leave_old_server, note_read_only
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
 from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
@@ -275,7 +275,7 @@ def persist(
     """`action()`, again and again while it fails by an error of the database that passes.
 
     A connection on which it has failed is closed, unless another transaction was in the way. So is one that may lead to
-    a server which takes no writes any more, as another thread has found (`database.leave_read_only`). What concerns the
+    a server which is not the site's any more (`database.leave_old_server`). What concerns the
     database as a whole is noted as its outage.
 
     Args:
@@ -290,7 +290,7 @@ def persist(
     tries = Backoff("What is asked of the database", FIRST_PAUSE, LONGEST_PAUSE)  # its pauses; others tell of it
     doubted = False
     while True:
-        leave_read_only(using)
+        leave_old_server(using)
         began = time.monotonic()
         try:
             result = action()

@@ -38,11 +38,18 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     """Forget workers without a heartbeat for `HEARTBEAT_TIMEOUT` seconds; return how many jobs came back.
 
     `spare` leaves them alone: after an outage of the database, in which no worker could beat.
-    Workers that never sent a heartbeat are left to the visibility timeout.
+    Workers that never sent a heartbeat are left to the visibility timeout; those that are silent as long do not sleep
+    any more, so that nobody notifies them.
     """
     using = database(using)
     now = clock.now(using)
-    silent = Worker.objects.using(using).filter(last_heartbeat_at__lt=now - dt.timedelta(seconds=dead_after()))
+    since = now - dt.timedelta(seconds=dead_after())
+    silent = Worker.objects.using(using).filter(last_heartbeat_at__lt=since)
+    gone = Worker.objects.using(using).filter(asleep=True, last_heartbeat_at=None, last_seen_at__lt=since)
+    if not spare and gone.exists():
+        with atomic(using=using):
+            free = gone.order_by("pk").select_for_update(skip_locked=store_of(using).skip_locked)
+            Worker.objects.using(using).filter(pk__in=[row.pk for row in free]).update(asleep=False)
     if not silent.exists() or spare:
         return 0
     names = silent.values_list("pk", flat=True)

@@ -163,5 +163,5 @@ def test_requests_that_wait_leave_a_server_that_takes_no_writes_any_more(
         if told:
             database.note_read_only(ReadOnly("It stores nothing."))
         else:
-            monkeypatch.setattr(database, "RENEW_EVERY", 0.0)
+            monkeypatch.setattr(database, "LASTS", 0.0)
         eventually(lambda: sessions[-1] is not sessions[0])

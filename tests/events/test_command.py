@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import signal
@@ -18,14 +17,13 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
-from django_ojs import database
 from django_ojs.events import log
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
-from django_ojs.management.commands import ojs_events, ojs_status
+from django_ojs.management.commands import ojs_events
 
 
 def enqueue(name: str = "mail.send", **more: Any) -> Any:
@@ -127,35 +125,6 @@ class TestWhatItShows:
         calls = iter(range(1, 100))
         with pytest.raises(CommandError, match="gone fishing"):
             show("--since", "10m")
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("command", [["ojs_events", "--follow"], ["ojs_status", "--watch", "1"]])
-def test_one_that_only_reads_leaves_a_server_that_may_be_an_old_one(
-    command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing tells it that another server has taken over: the old one may answer for ever."""
-    closed: list[int] = []
-    looks = itertools.count()
-
-    def close(connection: Any) -> None:
-        if sys._getframe(1).f_code.co_name == "leave_read_only":
-            closed.append(1)
-        really_close(connection)
-
-    def look(*arguments: Any, **options: Any) -> Any:
-        if len(closed) == 2 or next(looks) == 100:
-            raise KeyboardInterrupt
-        return answer(*arguments, **options)
-
-    module, name = {"ojs_events": (log, "read"), "ojs_status": (ojs_status, "status")}[command[0]]
-    answer, really_close = getattr(module, name), type(connections["default"]).close
-    monkeypatch.setattr(database, "RENEW_EVERY", 0.0)
-    monkeypatch.setattr(type(connections["default"]), "close", close)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(module, name, look)
-    call_command(*command, stdout=io.StringIO())
-    assert len(closed) == 2
 
 
 class Following:

@@ -219,6 +219,24 @@ class TestACursor:
         copy.come_back("a.new", "a.other")
         assert types_of(log.earlier(Filter(), before=event["id"])) == ["a.kept", "a.first"]
 
+    @pytest.mark.parametrize("near, found", [(0, ["a.new"]), (5_000, ["a.kept", "a.new"])], ids=["long", "just"])
+    def test_goes_not_back_to_an_earlier_change_that_has_been_pruned(
+        self, near: int, found: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nor to the begin of the log, in place of it. What was written close to it may still be there for a while."""
+        monkeypatch.setattr(order, "_NEAR", near)
+        monkeypatch.setattr(order, "before", lambda using, time: order.last(using, job_type="a.kept"))
+        written("a.changed", "a.kept")
+        log.read()
+        changed = Event.objects.get(job_type="a.changed").pk
+        EventLog.objects.update(kept_to=changed, pruned_to=changed)
+        Event.objects.filter(pk=changed)._raw_delete("default")
+        copy = Copy()
+        written("a.lost")
+        cursor = log.read().cursor
+        copy.come_back("a.new")
+        assert types_of(log.read(after=cursor)) == found
+
     def test_over_http(self, settings: Any) -> None:
         settings.OJS = {"ALLOW_ANONYMOUS": True}
         written("a.kept")

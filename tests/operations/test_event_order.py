@@ -144,6 +144,8 @@ def test_a_log_that_another_transaction_begins_is_not_waited_for_without_end(mon
         assert made.wait(60)
         with transaction.atomic(), pytest.raises(HeldByAnother):
             ids.log_row("default")
+        (late,) = [thread for thread in threading.enumerate() if thread.name.startswith("ojs-log-row")]
+        assert late.daemon, "a process that ends would wait for as long as the database does"
     finally:
         go_on.set()
         other.join()

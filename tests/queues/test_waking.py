@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs import clock
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
@@ -20,7 +21,7 @@ from django_ojs.models import Job, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure
 from django_ojs.queues.deletion import remove
-from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
+from django_ojs.workerregistry.dead import dead_after, hand_back, rescue_dead_workers
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests.conftest import FrozenClock
 
@@ -147,3 +148,17 @@ def test_other_processes_are_told_after_the_commit(end: str, frozen_clock: Froze
     with CaptureQueriesContext(connection) as captured:
         ENDS[end](row["id"], frozen_clock)
     assert ["pg_notify" in query["sql"] for query in captured] == [False] * (len(captured) - 1) + [True]
+
+
+def test_a_worker_that_is_silent_sleeps_no_more(frozen_clock: FrozenClock) -> None:
+    """A gRPC server that was killed left its streams' workers asleep, who never send heartbeats, and each push
+    notified them until they were forgotten."""
+    for name in ("killed", "there"):
+        fetch(Fetch(["q"], worker_id=name))
+    Worker.objects.update(asleep=True)
+    frozen_clock.advance(seconds=dead_after() + 1)
+    Worker.objects.filter(pk="there").update(last_seen_at=clock.now())
+    rescue_dead_workers(spare=True)
+    assert Worker.objects.filter(asleep=True).count() == 2, "no worker could say anything while the database was away"
+    rescue_dead_workers()
+    assert dict(Worker.objects.values_list("pk", "asleep")) == {"killed": False, "there": True}

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import audit
-from django_ojs.database import database
+from django_ojs.database import database, leave_old_server
 from django_ojs.jobs import bulk
 from django_ojs.management.shell import IN_PART, ProgressLine, ShellCommand, entry, positive
 from django_ojs.messages import jobs
@@ -83,6 +83,7 @@ class Command(ShellCommand):
                 warned = warned or self.warn_without_scheduler("goes on")
                 progress.show(action.matched)
                 time.sleep(_EVERY)
+                leave_old_server(database(None))
                 action = _get(action.pk)
         finally:
             progress.clear()

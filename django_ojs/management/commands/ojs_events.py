@@ -14,7 +14,7 @@ from django.db import connections
 
 from django_ojs import clock, jsontext
 from django_ojs.backoff import Backoff
-from django_ojs.database import leave_read_only
+from django_ojs.database import leave_old_server, note_read_only
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
@@ -111,7 +111,7 @@ class Command(ShellCommand):
         """`look()`. With `tries`, for --follow, a database that is away is waited for."""
         while True:
             try:
-                leave_read_only(using)
+                leave_old_server(using)
                 found = look()
             except InvalidRequest as error:
                 raise CommandError(f"{error.message} {error.hint}") from error
@@ -120,6 +120,7 @@ class Command(ShellCommand):
                     raise
                 if tries is None:
                     raise CommandError(f"The database cannot be used: {str(error).strip()}") from error
+                note_read_only(error)
                 connections[using].close()
                 time.sleep(tries.failed())
             else:

@@ -12,6 +12,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext, states
+from django_ojs.database import database, leave_old_server
 from django_ojs.errors import OJSError
 from django_ojs.http import redacted
 from django_ojs.jobs import joblog
@@ -101,6 +102,7 @@ class Command(Operator):
                 if ended or not options["follow"]:
                     return
                 time.sleep(PAUSE)
+                leave_old_server(database(None))
                 row = info(row["id"])
         except KeyboardInterrupt:
             return

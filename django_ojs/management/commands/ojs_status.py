@@ -14,7 +14,7 @@ from django.db import connections
 from django_ojs import doctor
 from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
-from django_ojs.database import database, leave_read_only
+from django_ojs.database import database, leave_old_server, note_read_only
 from django_ojs.faults import passes
 from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
@@ -66,11 +66,12 @@ class Command(ShellCommand):
             while True:
                 pause = float(seconds)
                 try:
-                    leave_read_only(database(None))
+                    leave_old_server(database(None))
                     show(status(limits))
                 except Exception as error:
                     if not passes(error):
                         raise
+                    note_read_only(error)
                     connections[database(None)].close()
                     pause = max(pause, tries.failed())
                 else:
