@@ -13,7 +13,8 @@ import datetime as dt
 import uuid
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Q
+from django.db import Error
+from django.db.models import OuterRef, Q, Subquery
 
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
@@ -43,7 +44,9 @@ def follow_up(*, limit: int = 100, using: str | None = None) -> int:
     using = database(using)
     now = clock.now(using)
     ended = Job.objects.filter(pk=OuterRef("job_id"), state__in=states.ordered(states.TERMINAL))
-    due = _registered(using).filter(Exists(ended)).filter(Q(due_at=None) | Q(due_at__lte=now))
+    due = _registered(using).filter(Q(due_at=None) | Q(due_at__lte=now))
+    # Looked up for each step: as EXISTS it may become a join with all jobs.
+    due = due.alias(ended=Subquery(ended.values("pk")[:1])).filter(ended__isnull=False)
     ids = list(due.order_by("job_id").values_list("job_id", flat=True).distinct()[:limit])
     return sum(_follow(job_id, using) for job_id in ids)
 
@@ -55,7 +58,9 @@ def _registered(using: str) -> Any:
 def _follow(job_id: uuid.UUID, using: str) -> bool:
     try:
         return _settle(job_id, using)
-    except OJSError as error:
+    except Error:
+        raise
+    except Exception as error:  # noqa: BLE001 - also what a middleware of the site raises; it is logged
         logger.warning(
             "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
             job_id, _LATER.total_seconds(), error,

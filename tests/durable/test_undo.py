@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 from django.urls import reverse
 
-from django_ojs import Discard, Fail, JobContext, clock, job, step
+from django_ojs import Discard, Fail, JobContext, clock, job, middleware, step
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.jobs import cancel, checkpoints, compensations, retry
 from django_ojs.models import Job, JobStep
@@ -249,6 +249,27 @@ def test_a_queue_that_does_not_take_it_only_delays_it(jobs: WorkerJobs, caplog: 
     assert caplog.text.count("cannot be enqueued") == 1
     configure("default", {"allowed_job_types": None})
     forget()
+    clock.freeze(NOW + dt.timedelta(minutes=1))
+    assert compensations.follow_up() == 1
+
+
+def test_a_middleware_of_the_site_that_fails_only_delays_it(jobs: WorkerJobs, caplog: pytest.LogCaptureFixture) -> None:
+    handles = [asleep(jobs), asleep(jobs)]
+    for handle in handles:
+        cancel.cancel([handle.id])
+    failing = {str(handles[0].id)}
+
+    def fail_for_one(document: dict[str, Any], following: Any) -> Any:
+        if document.get("parent_id") in failing:
+            raise RuntimeError("The middleware is broken.")
+        return following(document)
+
+    middleware.enqueue_chain.add(fail_for_one)
+    try:
+        assert compensations.follow_up() == 1
+    finally:
+        middleware.enqueue_chain.remove(fail_for_one)
+    assert "The middleware is broken." in caplog.text
     clock.freeze(NOW + dt.timedelta(minutes=1))
     assert compensations.follow_up() == 1
 

@@ -25,7 +25,7 @@ from django_ojs import clock, doctor
 from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick
 from django_ojs.events import order
-from django_ojs.jobs import replay
+from django_ojs.jobs import compensations, replay
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.copy import duplicate
 from django_ojs.jobs.delete import delete
@@ -48,7 +48,7 @@ from django_ojs.webhooks.relay import relay
 from django_ojs.workerregistry.dead import rescue_dead_workers
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import register
-from django_ojs.workflows import workflow
+from django_ojs.workflows import children, workflow
 from tests.dashboard.everything import fill, pages
 from tests.http.conftest import Api
 
@@ -195,6 +195,8 @@ def scheduling() -> None:
     eventcounts.count()
     counters.fold()
     bounds.relieve()
+    children.follow_up()
+    compensations.follow_up()
     unserved = Unserved()
     for _ in range(2):
         unserved.run_once(connection.alias)
