@@ -26,7 +26,7 @@ CHANGE = {
     "store.orm.lock_where", "store.orm.moved", "webhooks.deliveries._record_replies", "webhooks.deliveries._take",
     "webhooks.deliveries.prune", "webhooks.deliveries.record_replies", "webhooks.relay._tell_what_is_lost",
     "webhooks.relay.relay",
-    "workerregistry.dead._rescue", "workerregistry.dead.hand_back", "workerregistry.dead.replace_dead_worker",
+    "workerregistry.dead._rescue", "workerregistry.dead.rescue_dead_workers", "workerregistry.dead.hand_back", "workerregistry.dead.replace_dead_worker",
     "workerregistry.registration.direct", "workerregistry.registration.locked", "workerregistry.registration.meet",
     "workerregistry.registration.register_many", "workerregistry.registration.seen", "workflows.advance.lock_running",
     "workflows.children._tell", "workflows.workflow._locked",

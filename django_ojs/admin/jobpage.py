@@ -329,11 +329,11 @@ def _family(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
         link = _link(admin.url_of(Job, job.parent_id), str(job.parent_id), "ojs-id")
         undoes = COMPENSATES in (job.extra or {})
         found.append(NamedValue(gettext("undoes job") if undoes else gettext("parent job"), link))
-    if job.state in (State.DISCARDED, State.CANCELLED):  # what undoes a job is the last that comes of it
-        latest = Job.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:1]
-        for pk, extra, state in latest.values_list("pk", "extra", "state"):
-            if COMPENSATES in (extra or {}):
-                found.append(NamedValue(gettext("undone by"), _link(admin.url_of(Job, pk), str(pk), "ojs-id"), state))
+    # What undoes a job is the last that comes of it.
+    latest = Job.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:1]
+    for pk, extra, state in latest.values_list("pk", "extra", "state"):
+        if COMPENSATES in (extra or {}):
+            found.append(NamedValue(gettext("undone by"), _link(admin.url_of(Job, pk), str(pk), "ojs-id"), state))
     if job.uncounted:  # a job that runs others has given its slot back
         for child in Workflow.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:CHILDREN]:
             link = _link(admin.url_of(Workflow, child.pk), child.public_id, "ojs-id")

@@ -28,6 +28,15 @@ WHERE `django_ojs_job`.`id` IN (%s)
 ORDER BY `django_ojs_job`.`id` ASC
 FOR UPDATE;
 
+-- parameters: uuid, text, text, text
+SELECT `django_ojs_job`.`parent_id` AS `parent_id`, `django_ojs_job`.`id` AS `pk`
+FROM `django_ojs_job`
+WHERE (
+    `django_ojs_job`.`parent_id` IN (%s)
+      AND `django_ojs_job`.`extra` LIKE BINARY %s
+      AND NOT (`django_ojs_job`.`state` IN (%s, %s))
+);
+
 -- parameters: uuid, text
 SELECT `django_ojs_job`.`queue` AS `queue`, `django_ojs_job`.`state` AS `state`,
     `django_ojs_job`.`dead_letter` AS `dead_letter`
