@@ -1,5 +1,7 @@
 """Run commands whose stdout and stderr are broken, each in a copy of this process: for `test_unheard`.
 
+What every command needs is imported before the copies are made, which would each do it again.
+
 Arguments: how they are broken, the numbers of the descriptors, and a JSON list of commands. The report goes to
 descriptor 3: for each command its exit code, or the exception that left it.
 """
@@ -13,7 +15,8 @@ import traceback
 from typing import Any
 
 import django
-from django.core.management import execute_from_command_line
+from django.core.checks import run_checks
+from django.core.management import execute_from_command_line, load_command_class
 from django.core.management.base import BaseCommand
 
 
@@ -66,6 +69,9 @@ def run(words: list[str]) -> int | str:
 def main() -> None:
     how, numbers, commands = sys.argv[1], [int(digit) for digit in sys.argv[2]], json.loads(sys.argv[3])
     django.setup()
+    run_checks()
+    for name, *_ in commands:
+        load_command_class("django_ojs", name)
     for words in commands:
         pid = os.fork()
         if not pid:
