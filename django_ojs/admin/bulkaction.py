@@ -38,23 +38,34 @@ def action_label(action: BulkAction) -> str:
     return words.get(action.verb, action.verb)
 
 
+def progress(action: BulkAction) -> SafeString:
+    """How far it is, as a bar and in numbers."""
+    done, of = action.matched, max(action.expected, action.matched)
+    text = _("%(done)s of %(of)s") % {"done": f"{done:,}", "of": f"{of:,}"}
+    return format_html(
+        '<progress value="{}" max="{}" aria-label="{}"></progress> {}', done, of or 1, _("Progress"), text
+    )
+
+
 @admin.register(BulkAction)
 class BulkActionAdmin(LivePage):
     """Users who may see jobs see these, and users who may change or delete jobs may stop one."""
 
-    list_display = ("name", "state_label", "shown_progress", "succeeded", "refused", "actor", "created_ago")
+    list_display = ("name", "state_label", "shown_progress", "shown_succeeded", "refused", "actor", "created_ago")
     ordering = ("-pk",)
     verbs = actions = VERBS
     change_form_template = "django_ojs/admin/bulk_action.html"
     live_types = live.DEAD_LETTERS
     fields = (
-        "name", "state_label", "shown_progress", "rate", "succeeded", "refused", "shown_filter", "shown_changes",
-        "shown_errors", "problem", "actor", "created", "finished",
+        "name", "state_label", "shown_progress", "rate", "shown_succeeded", "refused", "shown_filter",
+        "shown_changes", "shown_errors", "shown_problem", "actor", "created", "finished",
     )  # fmt: skip
 
     created = display.column(display.when, "created_at", "asked for")
     created_ago = display.column(display.ago, "created_at", "asked for")
     finished = display.column(display.when, "finished_at", "ended")
+    shown_succeeded = display.column("{:,}".format, "succeeded", "succeeded")
+    shown_problem = display.column(display.printable, "problem", "problem")
     shown_errors = display.column(display.json, "errors", "first refusals")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -86,19 +97,15 @@ class BulkActionAdmin(LivePage):
 
     @admin.display(description=gettext_lazy("progress"))
     def shown_progress(self, action: BulkAction) -> SafeString:
-        done, of = action.matched, max(action.expected, action.matched)
-        text = _("%(done)s of %(of)s") % {"done": f"{done:,}", "of": f"{of:,}"}
-        return format_html(
-            '<progress value="{}" max="{}" aria-label="{}"></progress> {}', done, of or 1, _("Progress"), text
-        )
+        return progress(action)
 
     @admin.display(description=gettext_lazy("in a minute at most"))
     def rate(self, action: BulkAction) -> str:
         return f"{action.per_minute:,}" if action.per_minute else display.NOTHING
 
     @admin.display(description=gettext_lazy("refused"))
-    def refused(self, action: BulkAction) -> int:
-        return action.failed
+    def refused(self, action: BulkAction) -> str:
+        return f"{action.failed:,}"
 
     @admin.display(description=gettext_lazy("what fits"))
     def shown_filter(self, action: BulkAction) -> SafeString | str:

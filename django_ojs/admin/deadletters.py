@@ -25,7 +25,7 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs import audit, clock, jsontext
 from django_ojs.admin import charts, display, live, overtime
 from django_ojs.admin.base import unless_large
-from django_ojs.admin.bulkaction import action_label
+from django_ojs.admin.bulkaction import action_label, progress
 from django_ojs.admin.forms import OperationForm, blame, number, text_field
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LivePages
@@ -109,12 +109,14 @@ class DeadLetters(LivePages):
         given = parameters(wanted)
         found = groups(wanted).get()
         noted = notes.get()
+        sampled, total_now = sum(group.count for group in found), total.get()
         shown = [_group_context(group, wanted, noted.get(group.key)) for group in found]
         return {
-            "total": total.get(),
+            "total": total_now,
             "groups": [group for group in shown if not group["muted"]],
             "muted": [group for group in shown if group["muted"]],
-            "sampled": sum(group.count for group in found),
+            "sampled": sampled,
+            "numbers": {"total": f"{total_now:,}", "sampled": f"{sampled:,}"},
             "newest": [{**job, "ended": display.ago(job["finished_at"])} for job in newest(wanted).get()],
             "filter": given,
             "query": request.GET.urlencode(),
@@ -193,7 +195,8 @@ class DeadLetters(LivePages):
         sample = jobs.defer(*self.large_columns).order_by("finished_at")[:SPELLED_OUT]
         return self.page(
             request, "confirm_all", gettext("%(verb)s: are you sure?") % {"verb": verb.label}, here="dead_letters",
-            verb=verb, number=min(number, COUNTED), too_many=number > COUNTED, background=number > AT_ONCE,
+            verb=verb, number=min(number, COUNTED), many=f"{min(number, COUNTED):,}", too_many=number > COUNTED,
+            background=number > AT_ONCE,
             may_move=BULK[verb.name] == "retry", most=replayrules.MAX_PER_MINUTE, filter=given, fields=given.items(),
             sample=[display.printable(job) for job in sample], more=number > SPELLED_OUT,
         )  # fmt: skip
@@ -227,12 +230,7 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any] | None:
 
 def _progress(action: BulkAction) -> dict[str, Any]:
     """A bulk action that runs, as the template shows it."""
-    return {
-        "pk": action.pk,
-        "name": action_label(action),
-        "done": action.matched,
-        "of": max(action.expected, action.matched),
-    }
+    return {"pk": action.pk, "name": action_label(action), "progress": progress(action)}
 
 
 def _group_context(group: DeadLetterGroup, wanted: JobFilter, noted: ErrorNote | None) -> dict[str, Any]:
@@ -240,6 +238,7 @@ def _group_context(group: DeadLetterGroup, wanted: JobFilter, noted: ErrorNote |
     found = dataclasses.asdict(group)
     own = urlencode({"type": group.type, "error": group.error, "message": group.message})
     return found | {
+        "number": f"{group.count:,}",
         "query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last), "own": own,
         "trend": charts.spark(group.trend, group.marks), "note": display.ellipsized(noted.note, 200) if noted else "",
         "muted": bool(noted and noted.muted),
@@ -525,5 +524,5 @@ class ReplayRuleAdmin(OperatingAdmin):
     def matching(self, rule: ReplayRule) -> str:
         found = replay.preview(replay.of_row(rule))
         return gettext("%(matched)s fit, %(due)s are due, %(exhausted)s have no retry left.") % {
-            "matched": found.matched, "due": found.due, "exhausted": found.exhausted,
+            "matched": f"{found.matched:,}", "due": f"{found.due:,}", "exhausted": f"{found.exhausted:,}",
         }  # fmt: skip

@@ -406,7 +406,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
         summary.forget()
         number = len(done.job_ids)
         text = ngettext("%(number)s job has got the event.", "%(number)s jobs have got the event.", number)
-        self.message_user(request, text % {"number": number}, messages.SUCCESS)
+        self.message_user(request, text % {"number": f"{number:,}"}, messages.SUCCESS)
         return True
 
     def _to_change(self, request: HttpRequest, job_id: UUID) -> Job:

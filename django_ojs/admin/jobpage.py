@@ -113,7 +113,7 @@ def strip(admin: ViewAdmin, job: Job, steps: Sequence[Step], using: str) -> list
 
 def _uncounted(job: Job) -> str:
     number = job.uncounted or 0
-    text = ngettext("%(number)s does not count", "%(number)s do not count", number) % {"number": number}
+    text = ngettext("%(number)s does not count", "%(number)s do not count", number) % {"number": f"{number:,}"}
     return text if number else ""
 
 

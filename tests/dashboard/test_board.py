@@ -525,6 +525,7 @@ def test_a_kind_of_error_can_be_noted_and_muted(admin_client: Client) -> None:
     [
         ("no mailbox ann@example.org", "no mailbox bob.b+x@mail.example.com", "no mailbox #"),
         ("GET https://a.example/orders/7?x=y: 503", "GET http://b.example: 502", "GET #: #"),
+        ("<Order at 0x7fa3bc12e4d0> is lost", "<Order at 0x7F01d00dfeed> is lost", "<Order at #> is lost"),
         ("no order 'A 17'", "no order 'B 4711/2'", "no order #"),
         ('no file "my report.pdf"', 'no file "other.png, old"', "no file #"),
         ("commit 9f1c2d3 is gone", "commit deadb33f00 is gone", "commit # is gone"),

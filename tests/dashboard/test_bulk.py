@@ -18,8 +18,10 @@ from django.urls import reverse
 from django_ojs import clock
 from django_ojs.admin import deadletters
 from django_ojs.jobs import bulk
+from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import AuditEntry, BulkAction, Job, Lease
 from django_ojs.statistics import summary
+from django_ojs.statistics.summary import Shared
 from tests.admin.conftest import dead, pushed, said, url
 
 pytestmark = pytest.mark.django_db
@@ -68,6 +70,25 @@ def test_many_are_done_in_the_background_with_their_progress_shown(admin_client:
     assert "ojs-bulk-" not in admin_client.get(LETTERS).content.decode()
     assert set(Job.objects.values_list("state", flat=True)) == {"available"}
     assert len(jobs) == 3
+
+
+def test_thousands_are_shown_in_groups_of_digits(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    action = bulk.start_action(
+        "retry", dead_letters(), AuditEntry(time=clock.now(), actor="user:ann", action="x", detail={})
+    )
+    BulkAction.objects.update(expected=12345, matched=4321, succeeded=3210, problem="The database was away.")
+    dead(2)
+    monkeypatch.setattr("django_ojs.admin.deadletters.total", Shared(lambda using: 54321, 1.0))
+    letters = admin_client.get(LETTERS).content.decode()
+    assert "4,321 of 12,345" in letters
+    assert "2 of 54,321 dead letters, the newest." in letters
+    page = admin_client.get(url("bulkaction", "change", action.pk)).content.decode()
+    listed = admin_client.get(url("bulkaction")).content.decode()
+    for body in (page, listed):
+        assert "4,321 of 12,345" in body
+        assert {">3,210<", ">1,111<"} <= set(re.findall(r">[\d,]+<", body))
+    assert "The database was away." in page
+    assert "Why that was." not in page
 
 
 def test_few_are_done_at_once(admin_client: Client, soon_many: None) -> None:

@@ -58,7 +58,7 @@ INSTALL = ".venv/bin/pip install -e '.[test]' --group dev --group docs"
 NOT_RUN = {
     **dict.fromkeys(
         [("docs/observability.md", "import dataclasses"), ("docs/observability.md", "from django.urls import path")],
-        "it needs the package django-health-check; test_blocks compiles it",
+        "it needs the package django-health-check; tests/howto/test_health_checks.py plays the package",
     ),
     ("docs/coming-from/index.md", "Celery: docs/coming-from/celery.md"): (
         "it is about a code base of the reader's; tests/commands/test_moving_in.py looks at such output"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs.cron.runs import trigger
 from django_ojs.models import CronSchedule, Job
 from tests.howto.pages import Reader
 from tests.howto.test_pages import PAYMENTS
@@ -36,6 +37,10 @@ class Rows(list[Any]):
 
         found = [row for row in self if all(fits(row, name, value) for name, value in wanted.items())]
         return Rows(*found, source=self._source)
+
+    def exclude(self, **unwanted: Any) -> Rows:
+        out = self.filter(**unwanted)
+        return Rows(*(row for row in self if row not in out), source=self._source)
 
     def select_related(self, *names: str) -> Rows:
         return self.filter()
@@ -120,24 +125,40 @@ def test_celery(page: Reader) -> None:
     assert [one.name for one in plans] == ["other"]
 
 
-def test_django_q2(page: Reader) -> None:
-    once = {"schedule_type": "O", "next_run": AT}
+def test_django_q2(page: Reader, settings: Any) -> None:
+    """Schedules keep their arguments, those by name too, and their hours, which are the site's."""
+    settings.TIME_ZONE = "Europe/Paris"
+    pays = {"func": "shop.tasks.pay", "args": "(17, 990)", "kwargs": None, "next_run": AT, "repeats": -1}
     schedules = rows(
-        {"func": "shop.tasks.pay", "args": "(17, 990)", **once}, {"func": "shop.tasks.other", "args": "(1,)", **once},
-        {"func": "shop.tasks.pay", "args": "(17, 990)", "schedule_type": "C", "cron": "0 7 * * *"},
+        {**pays, "args": "17", "kwargs": "{'cents': 990}", "schedule_type": "O"},
+        {**pays, "func": "shop.tasks.other", "schedule_type": "O"}, {**pays, "schedule_type": "C", "cron": "0 7 * * *"},
+        {**pays, "schedule_type": "I", "minutes": 15}, {**pays, "schedule_type": "H"},
+        {**pays, "args": "17", "kwargs": "{'cents': 990}", "schedule_type": "D"}, {**pays, "schedule_type": "W"},
+        {**pays, "func": "shop.tasks.other", "schedule_type": "D"}, {**pays, "schedule_type": "O", "repeats": 0},
+        {**pays, "schedule_type": "D", "repeats": 3},
     )  # fmt: skip
     queued = rows(
         {"func": lambda: "shop.tasks.pay", "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
         {"func": lambda: "shop.tasks.other", "args": lambda: (), "kwargs": dict},
     )
     read(page, "django-q2")
-    kinds = SimpleNamespace(ONCE="O", CRON="C", MINUTES="I", objects=schedules)
+    kinds = SimpleNamespace(
+        ONCE="O", CRON="C", MINUTES="I", HOURLY="H", DAILY="D", WEEKLY="W", MONTHLY="M", objects=schedules
+    )
     names = {"Schedule": kinds, "OrmQ": SimpleNamespace(objects=queued)}
     page.install({"django_q": {}, "django_q.models": names})
     page.move("coming-from/django-q2")
-    assert moved() == [LATER, PAID]
-    assert (len(schedules), len(queued)) == (1, 1)
-    assert CronSchedule.objects.get(name="pay-3").expression == "0 7 * * *"
+    by_name = [17, {"$kwargs": {"cents": 990}}]
+    assert moved() == [("order.pay", by_name, "scheduled", AT), PAID]
+    assert (len(schedules), len(queued)) == (4, 1)
+    made = CronSchedule.objects.filter(name__startswith="pay-").order_by("name")
+    assert list(made.values_list("name", "expression")) == [
+        ("pay-3", "0 7 * * *"), ("pay-4", "@every 15m"), ("pay-5", "4 * * * *"), ("pay-6", "4 4 * * *"),
+        ("pay-7", "4 4 * * 3"),
+    ]  # fmt: skip
+    assert set(made.values_list("timezone", flat=True)) == {"Europe/Paris"}
+    fired = [trigger(name)[1]["id"] for name in ("pay-3", "pay-6")]
+    assert [Job.objects.get(pk=key).args for key in fired] == [[17, 990], by_name]
 
 
 def test_huey(page: Reader) -> None:
