@@ -502,8 +502,8 @@ _renewing = threading.Lock()
 _read_only_at = float("-inf")
 _closed_at = threading.local()
 CLOSE_EVERY = 1.0  #: seconds, at least, between two closes by the same thread
-#: Seconds after which a thread that goes on and on closes its session, whatever it has met: as long as an old server
-#: answers, nothing else tells one that only reads.
+#: Seconds after which such a thread closes its session also where nothing has refused to write: a thread that only
+#: reads does not notice that an old server answers it.
 LASTS = 30.0
 
 
@@ -523,10 +523,10 @@ def forget() -> None:
 
 def leave_old_server(using: str) -> None:
     """Close the connection of this thread where another one has met a server that takes no writes since the last call,
-    and every `LASTS` seconds. Whoever asks the database again and again calls this before each look.
+    and every `LASTS` seconds. A thread that asks the database again and again calls this before each look.
 
-    Behind its address there may be another server by now, and a session lasts with the old one, which may even take
-    writes: whoever only reads there, as one that has nothing to do, never finds out.
+    Behind the address of the database there may be another server by now, while a session stays with the old one. A
+    thread that only reads there never meets an error that says so.
     """
     now, before = time.monotonic(), getattr(_closed_at, using, None)
     is_due = before is None or (before <= _read_only_at and now - before >= CLOSE_EVERY) or now - before >= LASTS

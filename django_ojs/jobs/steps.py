@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, TextField
+from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, Subquery, TextField
 
 from django_ojs import clock, states
 from django_ojs.database import atomic, database, retried
@@ -24,7 +24,7 @@ from django_ojs.models import Approval, Job, JobCheckpoint, JobStep, Workflow
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import replaylog
 from django_ojs.rules.approvals import ApprovalState
-from django_ojs.rules.steps import COMPENSATES, Step, StepExists, StepKind
+from django_ojs.rules.steps import Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
 from django_ojs.store import store_of
@@ -140,10 +140,15 @@ def hand_over(job_id: uuid.UUID, to: uuid.UUID, now: dt.datetime, *, using: str)
 
 
 def undone_by(job_ids: Collection[uuid.UUID], *, using: str) -> dict[uuid.UUID, uuid.UUID]:
-    """By these jobs, which the caller has locked: the jobs that are to undo what they did and have not done so yet."""
-    text: Any = ExpressionWrapper(F("extra"), output_field=TextField())  # as it is kept
-    found = Job.objects.using(using).filter(parent_id__in=list(job_ids)).annotate(text=text)
-    found = found.filter(text__contains=f'"{COMPENSATES}"').exclude(state__in=(State.COMPLETED, State.CANCELLED))
+    """By these jobs, which the caller has locked: the jobs that are to undo what they did and have not done so yet.
+
+    Such a job has steps that were handed over to it, which no client can give it; what its envelope says counts not.
+    """
+    handed = JobStep.objects.filter(job_id=OuterRef("pk"), kind=StepKind.UNDO, event_name=None).order_by("name")
+    found = Job.objects.using(using).filter(parent_id__in=list(job_ids))
+    found = found.exclude(state__in=(State.COMPLETED, State.CANCELLED))
+    # Looked up for each job: as EXISTS it may become a join with all steps.
+    found = found.alias(handed=Subquery(handed.values("pk")[:1])).filter(handed__isnull=False)
     return {job_id: pk for job_id, pk in found.values_list("parent_id", "pk") if job_id is not None}
 
 

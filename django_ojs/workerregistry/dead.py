@@ -38,8 +38,8 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     """Forget workers without a heartbeat for `HEARTBEAT_TIMEOUT` seconds; return how many jobs came back.
 
     `spare` leaves them alone: after an outage of the database, in which no worker could beat.
-    Workers that never sent a heartbeat are left to the visibility timeout; those that are silent as long do not sleep
-    any more, so that nobody notifies them.
+    Workers that never sent a heartbeat are left to the visibility timeout. Where such a worker has been silent for as
+    long, the server takes it for awake: a push sends it no notification any more.
     """
     using = database(using)
     now = clock.now(using)

@@ -15,6 +15,9 @@ from django.urls import reverse
 from django_ojs import Discard, Fail, JobContext, clock, job, middleware, step
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.jobs import cancel, checkpoints, compensations, retry
+from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobStep
 from django_ojs.queues.configuration import configure, forget
 from django_ojs.registry import Registry, registry
@@ -430,3 +433,14 @@ def test_a_dead_letter_is_not_retried_while_what_it_did_is_not_undone(jobs: Work
     (revived,) = retry.retry([handle.id])
     assert not isinstance(revived, OJSError)
     assert revived["state"] == "available"
+
+
+def test_a_client_cannot_keep_others_from_a_retry(jobs: WorkerJobs) -> None:
+    """By a job that says that it undoes another one, as who may push can."""
+    plain = push([{"type": "a.plain", "args": [], "retry": ONCE}])[0].row
+    assert plain is not None
+    fetch(Fetch(["default"], worker_id="w-1"))
+    fail_one(Failure(plain["id"], error={"message": "broken"}))
+    push([{"type": "a.forged", "args": [], "parent_id": str(plain["id"]), "x_compensates": str(plain["id"])}])
+    (revived,) = retry.retry([plain["id"]])
+    assert not isinstance(revived, OJSError)

@@ -33,8 +33,14 @@ SELECT "django_ojs_job"."parent_id" AS "parent_id", "django_ojs_job"."id" AS "pk
 FROM "django_ojs_job"
 WHERE (
     "django_ojs_job"."parent_id" IN (%s)
-      AND "django_ojs_job"."extra"::text LIKE %s
       AND NOT ("django_ojs_job"."state" IN (%s, %s))
+      AND (
+          SELECT U0."id" AS "pk"
+          FROM "django_ojs_jobstep" U0
+          WHERE (U0."event_name" IS NULL AND U0."job_id" = ("django_ojs_job"."id") AND U0."kind" = %s)
+          ORDER BY U0."name" ASC
+          LIMIT 1
+      ) IS NOT NULL
 );
 
 -- parameters: uuid, text
