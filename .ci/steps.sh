@@ -15,10 +15,11 @@ if [[ -n ${OJS_CI_AGAIN-} ]]; then # these tests alone
   export OJS_TEST_ONLY=$OJS_CI_AGAIN OJS_TEST_REPORT=
 fi
 
-step_tests() { # the README's test command, and nothing before it; SQLite
+step_tests() { # the README's test command, in an environment that has nothing else; SQLite
+  local alone=$environments/readme
   python3 --version
-  [[ -d $venv ]] || { python3 -m venv "$venv" && "$venv/bin/pip" install -e '.[test]'; }
-  "$venv/bin/pytest" "${told[@]}"
+  [[ -d $alone ]] || { python3 -m venv "$alone" && "$alone/bin/pip" install -e '.[test]'; }
+  "$alone/bin/pytest" "${told[@]}"
 }
 
 step_environments() { # what the later steps need, side by side: installing measures nothing
@@ -164,13 +165,11 @@ skip() {
 
 # A line is a stage; `|` stands between lanes that run side by side: one works while the other mostly waits.
 gate="
-tests
-environments
+tests | environments
 postgres mariadb | lint django slow conformance docs wheel readme python313 python312
 "
 wide="
-tests
-environments
+tests | environments
 postgres mariadb postgres14 postgres18 | lint django slow conformance docs wheel readme python313 python312 djangotasks
 "
 
