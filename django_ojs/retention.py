@@ -21,7 +21,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record
 from django_ojs.events.ids import log_row
-from django_ojs.jobs import approvals, bulk, checkpoints, durableevents, joblog
+from django_ojs.jobs import approvals, bulk, checkpoints, compensations, durableevents, joblog
 from django_ojs.jobs import history as jobhistory
 from django_ojs.lifecycle.transitions import still_fitting
 from django_ojs.limits import ratelimits
@@ -338,13 +338,13 @@ def _prune_leases(now: dt.datetime, batch: int, using: str) -> int:
 
 
 def _delete(jobs: QuerySet[Job], batch: int, using: str) -> int:
-    """Delete at most `batch` of these jobs, the first of their order; not those that running workflows need. Those with
-    many lines of logs are deleted in several transactions.
+    """Delete at most `batch` of these jobs, the first of their order; not those that running workflows need, nor those
+    whose undoing is not enqueued yet. Those with many lines of logs are deleted in several transactions.
 
     They are listed first and deleted by the same condition under the lock: a dead letter that an operator has retried
     since is none any more. What others have locked stays until the next pass.
     """
-    listed = list(_unneeded(jobs, using).values_list("pk", flat=True)[:batch])
+    listed = list(compensations.without_due(_unneeded(jobs, using)).values_list("pk", flat=True)[:batch])
     parts = joblog.in_parts(listed, MOST_LINES, using) if listed else ()
     return sum(_delete_listed(jobs, part, using) for part in parts)
 

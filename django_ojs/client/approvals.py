@@ -22,6 +22,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.faults import or_migrate
 from django_ojs.rules import schemas
 from django_ojs.rules.approvals import MAX_TITLE, ApprovalDecision, ApprovalRequest
+from django_ojs.rules.names import is_storable
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -87,7 +88,7 @@ def request(
     escalate_after: Duration | None, escalate_to: Iterable[Any], timeout: Duration | None,
 ) -> ApprovalRequest:  # fmt: skip
     """What a handler asks, as it is stored. Raises ValueError and TypeError for what cannot be asked."""
-    if not title.strip() or len(title) > MAX_TITLE or "\0" in title:
+    if not title.strip() or len(title) > MAX_TITLE or not is_storable(title):
         raise ValueError(f"title={title!r:.300} must be a text of 1 to {MAX_TITLE} characters.")
     if default is not None and timeout is None:
         raise ValueError("A default counts after the timeout: give a timeout, too.")

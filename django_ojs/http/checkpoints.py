@@ -47,10 +47,19 @@ class CheckpointBodySerializer(BodySerializer):
             "state": data["state"],
             "sequence": _exact(data, "sequence"),
             "step_index": _exact(data, "step_index"),
-            "metadata": fields.member(data, "metadata"),
+            "metadata": _texts(data),
             "worker_id": fields.worker_id(data),
             "attempt": fields.integer(data, "attempt", minimum=1),
         }
+
+
+def _texts(data: dict[str, Any]) -> dict[str, Any] | None:
+    """The metadata, which clients of typed languages read as texts by name."""
+    metadata = fields.member(data, "metadata")
+    for name, value in (metadata or {}).items():
+        if not isinstance(value, str):
+            raise fault(f"metadata.{name[:100]}", "must be a text", value)
+    return metadata
 
 
 def _exact(data: dict[str, Any], field: str) -> int | None:

@@ -89,9 +89,8 @@ def backend() -> str:
 
 
 def extension_uris() -> set[str]:
-    """What `OJS-Requires-Extension` may name: experimental ones also without that word, as some sources rank them."""
-    uris = {entry["uri"] for group in extensions().values() for entry in group}
-    return uris | {uri.replace(":experimental:", ":") for uri in uris}
+    """The extensions that this server has."""
+    return {entry["uri"] for group in extensions().values() for entry in group}
 
 
 def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[str, Any]:

@@ -107,11 +107,17 @@ def check_demands(request: HttpRequest) -> None:
 
 def _check_extensions(header: str) -> None:
     known = manifest.extension_uris()
+    unranked = set(map(_unranked, known))
     for urn in filter(None, map(str.strip, header.split(","))):
-        if urn not in known:
+        if _unranked(urn) not in unranked:
             short = shorten(urn)
             raise Unsupported(
                 f"This server does not have the extension {short!r}.",
-                details={"extension": short, "supported": sorted(known)},
+                details={"extension": short, "supported": sorted(known), "canonical": "EXTENSION_NOT_SUPPORTED"},
                 extra={"extension": short},
             )
+
+
+def _unranked(urn: str) -> str:
+    """The name of an extension without its rank: what some sources call experimental is official in others."""
+    return urn.replace(":experimental:", ":", 1)

@@ -45,6 +45,7 @@ from django_ojs.rules import schemas
 from django_ojs.rules.approvals import EVENT, MAX_COMMENT, ApprovalDecision, ApprovalRequest, ApprovalState
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault
+from django_ojs.rules.names import is_storable
 from django_ojs.rules.rows import holds
 from django_ojs.rules.steps import Step
 from django_ojs.states import State
@@ -56,6 +57,8 @@ BATCH = 100
 _OPEN = ApprovalState.OPEN.value
 _LIVE = states.ordered(set(State) - states.TERMINAL)
 Kind = ApprovalAssignee.Kind
+#: Characters that a permission may have, as it is stored.
+_MAX_KEY = 255
 #: The permission of those whom an approval asks that names no user.
 DECIDE = "django_ojs.decide_approval"
 
@@ -195,7 +198,7 @@ def _assignee(one: Any, field: str) -> Assignee:
         return Assignee(Kind.USER, str(one.pk), one.get_username())
     if isinstance(one, Model) and one._meta.label == "auth.Group":
         return Assignee(Kind.GROUP, str(one.pk), str(one))
-    kind, _, name = one.partition(":") if isinstance(one, str) and "\0" not in one else ("", "", "")
+    kind, _, name = one.partition(":") if isinstance(one, str) and is_storable(one) else ("", "", "")
     if kind == Kind.USER and name:
         model: Any = get_user_model()
         user = model._default_manager.filter(**{model.USERNAME_FIELD: name}).first()
@@ -207,7 +210,13 @@ def _assignee(one: Any, field: str) -> Assignee:
         if group is None:
             raise fault(field, phrase("must name groups that exist"), one)
         return Assignee(Kind.GROUP, str(group.pk), name)
-    if kind == Kind.PERMISSION and "." in name:
+    if (
+        kind == Kind.PERMISSION
+        and "." in name
+        and len(name) <= _MAX_KEY
+        and name.isprintable()
+        and name == name.strip()
+    ):
         return Assignee(Kind.PERMISSION, name, name)
     problem = phrase("must be users, groups, or texts such as user:anna, group:finance and perm:shop.refund")
     raise fault(field, problem, str(one))
@@ -309,7 +318,7 @@ def decide(
     using = database(using)
     approval = read(approval_id, using=using)
     by.check(approval, using)
-    if len(comment) > MAX_COMMENT or "\0" in comment:
+    if len(comment) > MAX_COMMENT or not is_storable(comment):
         raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:
         raise decided(approval)
@@ -360,22 +369,12 @@ def delegate(
 
 def clean(approval: Approval, data: Any) -> str | None:
     """The data of the form as JSON text; None where it has none. Raises InvalidRequest, with the errors by field."""
-    if approval.form:
-        form = form_class(approval.form)(_submitted(data))
-        if not form.is_valid():
-            raise _misfit({name: [str(error) for error in errors] for name, errors in form.errors.items()})
-        text = jsontext.dumps(jsontext.loads(_Encoder().encode(form.cleaned_data)))
-    elif approval.schema is not None:
-        problems = schemas.problems_of(jsontext.dumps(approval.schema), data, "data")
-        if problems:
-            found: dict[str, list[str]] = {}
-            for one in problems:
-                found.setdefault(one["path"].removeprefix("data").removeprefix("."), []).append(one["message"])
-            raise _misfit(found)
-        text = jsontext.dumps(data)
-    elif data is not None:
-        raise fault("data", phrase("must be absent: this approval has no form"), data)
-    else:
+    try:  # Django's field for JSON takes NaN, and nests as deep as Python's stack
+        text = _checked(approval, data)
+    except (jsontext.JSONTextError, RecursionError) as error:
+        problem = phrase("must be JSON that nests at most %(most)s deep", most=jsontext.MAX_DEPTH)
+        raise fault("data", problem) from error
+    if text is None:
         return None
     size, most = jsontext.byte_length(text), ojs_settings.MAX_DURABLE_EVENT_BYTES
     if size > most:
@@ -384,6 +383,27 @@ def clean(approval: Approval, data: Any) -> str | None:
             details={"actual_bytes": size, "max_bytes": most, "field": "data"},
         )
     return text
+
+
+def _checked(approval: Approval, data: Any) -> str | None:
+    """The data of the form as JSON text, if they fit. Raises `JSONTextError` for what is no JSON."""
+    if approval.form:
+        form = form_class(approval.form)(_submitted(data))
+        if not form.is_valid():
+            raise _misfit({name: [str(error) for error in errors] for name, errors in form.errors.items()})
+        return jsontext.dumps(jsontext.loads(_Encoder().encode(form.cleaned_data)))
+    if approval.schema is not None:
+        data = jsontext.loads(text := jsontext.dumps(data))
+        problems = schemas.problems_of(jsontext.dumps(approval.schema), data, "data")
+        if problems:
+            found: dict[str, list[str]] = {}
+            for one in problems:
+                found.setdefault(one["path"].removeprefix("data").removeprefix("."), []).append(one["message"])
+            raise _misfit(found)
+        return text
+    if data is not None:
+        raise fault("data", phrase("must be absent: this approval has no form"), data)
+    return None
 
 
 def form_class(place: str) -> Any:

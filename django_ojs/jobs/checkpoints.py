@@ -269,10 +269,12 @@ def _store(row: JobRow, new: NewCheckpoint, texts: _Texts, now: dt.datetime, usi
     before = stored.select_for_update().values_list("sequence", flat=True).first() if row["resumable"] else None
     if new.sequence is not None and before is not None and new.sequence <= before:
         raise _not_greater(row, new.sequence, before)
+    sequence = (before or 0) + 1 if new.sequence is None else new.sequence
+    if sequence > MAX_NUMBER:
+        raise _is_last(row, sequence - 1)
     values = {
         "state": RawJSON(texts.state), "metadata": RawJSON(texts.metadata), "step_index": new.step_index,
-        "sequence": (before or 0) + 1 if new.sequence is None else new.sequence,
-        "size": texts.size, "created_at": now,
+        "sequence": sequence, "size": texts.size, "created_at": now,
     }  # fmt: skip
     if before is None:
         JobCheckpoint.objects.using(using).bulk_create([JobCheckpoint(job_id=row["id"], **values)])
@@ -327,11 +329,22 @@ def _check_holder(row: JobRow, worker_id: str, attempt: int | None) -> None:
 
 
 def _not_greater(row: JobRow, given: int, stored: int) -> Conflict:
-    job_id = str(row["id"])
-    details = {"job_id": job_id, "current_state": row["state"], "attempted": "checkpoint"}
-    details |= {"field": "sequence", "sequence": given, "stored_sequence": stored}
+    details = {**_sequence_of(row), "sequence": given, "stored_sequence": stored}
     return Conflict(
-        f"Cannot checkpoint job '{job_id}': the sequence {given} is not greater than the stored {stored}.",
+        f"Cannot checkpoint job '{row['id']}': the sequence {given} is not greater than the stored {stored}.",
         details=details,
         hint="Read the checkpoint, or leave the sequence out.",
     )
+
+
+def _is_last(row: JobRow, stored: int) -> Conflict:
+    return Conflict(
+        f"Cannot checkpoint job '{row['id']}': the stored sequence {stored} is the last that there is.",
+        details={**_sequence_of(row), "stored_sequence": stored},
+        hint="Delete the checkpoint: the next save has the sequence 1.",
+    )
+
+
+def _sequence_of(row: JobRow) -> dict[str, Any]:
+    job_id, state = str(row["id"]), row["state"]
+    return {"job_id": job_id, "current_state": state, "attempted": "checkpoint", "field": "sequence"}

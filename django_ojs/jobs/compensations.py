@@ -3,27 +3,30 @@
 
 A handler records each call that would undo something as a step of the kind `undo`. The scheduler looks for such steps
 whose jobs have ended, so no verb that ends jobs pays for them, and none can forget them: neither a cancellation by SQL
-nor one while the scheduler was away. The steps move to the new job, of the same type and queue. So the old job has no
-record any more, and starts over if it is retried.
+nor one while the scheduler was away. A job that is deleted before that look is dealt with first (`before_deletion`),
+and `retention` leaves it. The steps move to the new job, of the same type and queue. So the old job has no record any
+more, and starts over if it is retried.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 from django.db import Error
-from django.db.models import OuterRef, Q, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.errors import OJSError
+from django_ojs.errors import Conflict, OJSError
 from django_ojs.guard import get_logger
 from django_ojs.jobs import steps
 from django_ojs.jobs.copy import document_of
 from django_ojs.jobs.push import push
+from django_ojs.messages import phrase
 from django_ojs.models import Job, JobAttempt, JobStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules.durations import format_instant
@@ -36,6 +39,8 @@ logger = get_logger(__name__)
 
 #: After how long a job is enqueued again that was refused, such as by a full queue.
 _LATER = dt.timedelta(minutes=1)
+#: The ends of a job after which what it did is undone.
+_FAILED = (State.DISCARDED, State.CANCELLED)
 
 
 def follow_up(*, limit: int = 100, using: str | None = None) -> int:
@@ -49,6 +54,41 @@ def follow_up(*, limit: int = 100, using: str | None = None) -> int:
     due = due.alias(ended=Subquery(ended.values("pk")[:1])).filter(ended__isnull=False)
     ids = list(due.order_by("job_id").values_list("job_id", flat=True).distinct()[:limit])
     return sum(_follow(job_id, using) for job_id in ids)
+
+
+def before_deletion(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSError]:
+    """Enqueue what undoes those of these locked jobs that are about to be deleted and have failed; return the jobs
+    where that is refused, which are not to be deleted."""
+    failed = {row["id"]: row for row in rows if row["state"] in _FAILED}
+    if not failed:
+        return {}
+    due = _registered(using).filter(job_id__in=list(failed)).order_by("job_id")
+    refused: dict[uuid.UUID, OJSError] = {}
+    for job_id in due.values_list("job_id", flat=True).distinct():
+        try:
+            with atomic(using=using):
+                _enqueue(failed[job_id], using)
+        except Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - as in `_follow`
+            logger.warning("Job %s is not deleted, because what undoes it cannot be enqueued: %s", job_id, error)
+            refused[job_id] = _is_not_undone(job_id)
+    return refused
+
+
+def without_due(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Those of these jobs for which `follow_up` has nothing to do."""
+    registered = JobStep.objects.filter(job_id=OuterRef("pk"), event_name=JOB_FAILED, ended_at__isnull=True)
+    # Looked up for each job: as EXISTS it may become a join with all steps. The order names the index.
+    return jobs.alias(registered=Subquery(registered.order_by("name").values("pk")[:1])).filter(registered=None)
+
+
+def _is_not_undone(job_id: uuid.UUID) -> Conflict:
+    return Conflict(
+        phrase("What job '%(job)s' did is to be undone first, and the job for that is refused now.", job=job_id),
+        details={"resource_type": "job", "resource_id": str(job_id)},
+        hint="The scheduler tries it again each minute, and logs the reason. Delete the job later.",
+    )
 
 
 def _registered(using: str) -> Any:
@@ -81,14 +121,19 @@ def _settle(job_id: uuid.UUID, using: str) -> bool:
             return bool(registered._raw_delete(using))
         if not registered.exists():  # another scheduler was faster
             return False
-        new_id, now = new_job_id(), clock.now(using)
-        steps.hand_over(job_id, new_id, now, using=using)
-        registered = _registered(using).filter(job_id=new_id)
-        registered.update(event_name=None, event_key=None, due_at=None, ended_at=now)
-        (pushed,) = push([_document(rows[0], new_id, using)], component="scheduler", using=using)
-        if pushed.row is None or pushed.row["id"] != new_id:
-            raise OJSError(f"The push was answered with {pushed.status!r}.")
+        _enqueue(rows[0], using)
     return True
+
+
+def _enqueue(row: JobRow, using: str) -> None:
+    """Enqueue the job that undoes this locked one, and give it the steps."""
+    new_id, now = new_job_id(), clock.now(using)
+    steps.hand_over(row["id"], new_id, now, using=using)
+    registered = _registered(using).filter(job_id=new_id)
+    registered.update(event_name=None, event_key=None, due_at=None, ended_at=now)
+    (pushed,) = push([_document(row, new_id, using)], component="scheduler", using=using)
+    if pushed.row is None or pushed.row["id"] != new_id:
+        raise OJSError(f"The push was answered with {pushed.status!r}.")
 
 
 def _document(row: JobRow, new_id: uuid.UUID, using: str) -> dict[str, Any]:

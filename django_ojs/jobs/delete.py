@@ -1,4 +1,4 @@
-"""Deletes dead letters (jobs 7.3) and other ended jobs (binding 6)."""
+"""Deletes dead letters (jobs 7.3) and other ended jobs (binding 6). What a durable one did is undone all the same."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django_ojs import clock, states
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
+from django_ojs.jobs import compensations
 from django_ojs.lifecycle.transitions import only
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
@@ -41,6 +42,9 @@ def _delete(
                 refused[row["id"]] = error
             else:
                 gone[row["id"]] = row
+        undoing = compensations.before_deletion(gone.values(), using=using)
+        refused |= undoing
+        gone = {job_id: row for job_id, row in gone.items() if job_id not in undoing}
         if gone:
             store_of(using).delete_jobs(list(gone))
         now = clock.now(using)

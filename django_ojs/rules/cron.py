@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_ojs.errors import InvalidPayload, InvalidRequest
 from django_ojs.messages import phrase, reason
-from django_ojs.rules import durations, envelope, suggest
+from django_ojs.rules import durations, envelope, names, suggest
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, flag
 
@@ -42,8 +42,6 @@ MAX_NAME = 255
 MAX_DESCRIPTION = 2000
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
-#: What no column of a database holds: NUL, and half of a surrogate pair, which UTF-8 does not know.
-_UNSTORED = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,7 +221,7 @@ def _description(body: Mapping[str, Any], kept: str) -> str:
     value = body.get("description")
     if value is None:
         return kept
-    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION or _UNSTORED.search(value):
+    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION or not names.is_storable(value):
         raise fault("description", phrase("must be a text of at most %(most)s characters", most=MAX_DESCRIPTION), value)
     return value
 

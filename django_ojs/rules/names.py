@@ -1,4 +1,4 @@
-"""What names and patterns of names may look like (binding 1.5)."""
+"""What names and patterns of names may look like (binding 1.5), and which texts a database holds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ _TYPE = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 _TYPE_WITH_HYPHENS = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 _SCHEMA_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
+_UNSTORED = re.compile(r"[\x00\ud800-\udfff]")
+
+
+def is_storable(text: str) -> bool:
+    """Whether a column of each database holds this text: none has NUL, or half of a surrogate pair, which UTF-8 does
+    not know."""
+    return _UNSTORED.search(text) is None
 
 
 class NameTooLong(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -195,6 +196,18 @@ def test_the_data_of_a_json_schema_are_checked(jobs: WorkerJobs, anna: User) -> 
     approve(asked(), by=anna, data={"amount": 1.5})
     jobs.drain().raise_first()
     assert handle.refresh().result[3] == {"amount": 1.5}
+
+
+@pytest.mark.parametrize(
+    "data", [float("nan"), {"a": [float("-inf")]}, json.loads("[" * 201 + "]" * 201)], ids=lambda data: repr(data)[:9]
+)
+def test_data_that_are_no_json_are_refused(jobs: WorkerJobs, anna: User, data: Any) -> None:
+    asking(assignees=[anna], form={}).enqueue(7)
+    jobs.drain()
+    with pytest.raises(InvalidRequest) as refused:
+        approve(asked(), by=anna, data=data)
+    assert refused.value.details["field"] == "data"
+    assert asked().state == "open"
 
 
 def test_data_without_a_form_are_refused(jobs: WorkerJobs, anna: User) -> None:

@@ -12,9 +12,9 @@ import pytest
 from django.db import connection
 from django.urls import reverse
 
-from django_ojs import Discard, Fail, JobContext, clock, job, middleware, step
-from django_ojs.errors import Conflict, OJSError
-from django_ojs.jobs import cancel, checkpoints, compensations, retry
+from django_ojs import Discard, Fail, JobContext, clock, job, middleware, retention, step
+from django_ojs.errors import Conflict, NotFound, OJSError
+from django_ojs.jobs import cancel, checkpoints, compensations, delete, retry
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
@@ -275,6 +275,74 @@ def test_a_middleware_of_the_site_that_fails_only_delays_it(jobs: WorkerJobs, ca
     assert "The middleware is broken." in caplog.text
     clock.freeze(NOW + dt.timedelta(minutes=1))
     assert compensations.follow_up() == 1
+
+
+@pytest.fixture
+def unseen(jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A dead letter at which the scheduler has not looked yet."""
+    with monkeypatch.context() as patched:
+        patched.setattr(compensations, "follow_up", lambda **options: 0)
+        handle = order().enqueue(7)
+        jobs.drain()
+    assert (handle.refresh().state, done, Job.objects.count()) == ("discarded", [], 1)
+    return handle
+
+
+@pytest.mark.parametrize("act", [delete.delete, delete.delete_ended])
+def test_a_dead_letter_that_is_deleted_at_once_is_undone(jobs: WorkerJobs, unseen: Any, act: Any) -> None:
+    assert act([unseen.id]) == [unseen.id]
+    assert not Job.objects.filter(pk=unseen.id).exists()
+    jobs.drain()
+    assert (done, compensation(unseen).state) == (UNDONE, "completed")
+    assert names(unseen.id) == []
+    (absent,) = act([unseen.id])
+    assert isinstance(absent, NotFound)
+
+
+def test_a_cancelled_job_that_is_deleted_at_once_is_undone(jobs: WorkerJobs) -> None:
+    handle = asleep(jobs)
+    cancel.cancel([handle.id])
+    assert delete.delete_ended([handle.id]) == [handle.id]
+    jobs.drain()
+    assert (done, Job.objects.count()) == (UNDONE, 1)
+
+
+def test_a_completed_job_that_is_deleted_at_once_undoes_nothing(
+    jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(compensations, "follow_up", lambda **options: 0)
+        handle = order(lambda context: "shipped").enqueue(7)
+        jobs.drain()
+    delete.delete_ended([handle.id])
+    assert (compensations.follow_up(), Job.objects.count(), JobStep.objects.count()) == (0, 0, 0)
+
+
+def test_a_job_that_cannot_be_undone_yet_is_not_deleted(jobs: WorkerJobs, unseen: Any) -> None:
+    plain = push([{"type": "a.plain", "args": [], "retry": ONCE}])[0].row
+    assert plain is not None
+    fetch(Fetch(["default"], worker_id="w-1"))
+    fail_one(Failure(plain["id"], error={"message": "broken"}))
+    configure("default", {"allowed_job_types": ["other.*"]})
+    forget()
+    refused, deleted = delete.delete([unseen.id, plain["id"]])
+    assert isinstance(refused, Conflict)
+    assert refused.details == {"resource_type": "job", "resource_id": str(unseen.id)}
+    assert (deleted, len(names(unseen.id))) == (plain["id"], 4)
+    configure("default", {"allowed_job_types": None})
+    forget()
+    assert delete.delete([unseen.id]) == [unseen.id]
+    jobs.drain()
+    assert done == UNDONE
+
+
+def test_retention_leaves_a_job_until_what_undoes_it_is_enqueued(jobs: WorkerJobs, unseen: Any) -> None:
+    clock.freeze(NOW + dt.timedelta(days=1000))
+    assert retention.prune()["jobs"] == 0
+    assert compensations.follow_up() == 1
+    assert retention.prune()["jobs"] == 1
+    jobs.drain()
+    assert done == UNDONE
 
 
 def test_an_asynchronous_handler(jobs: WorkerJobs) -> None:

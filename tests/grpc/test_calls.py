@@ -27,6 +27,7 @@ from django_ojs.jobs.fetch import fetch as fetch_jobs
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job, Queue, Worker
 from tests.grpc.serving import Served
+from tests.grpc.streaming import Listener
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,6 +58,35 @@ def test_a_claimed_job_has_its_checkpoint(served: Served) -> None:
     (again,) = fetch(served)
     assert again["checkpoint"] == {"state": {"page": 3, "of": [1.5, None]}, "sequence": 1}
     assert again["last_checkpoint"] == {"page": 3, "of": [1.5, None]}
+
+
+def test_a_worker_of_grpc_saves_checkpoints_over_http(served: Served, client: Client) -> None:
+    """The protocol has no call for it. What is refused there leaves what the next claim carries, over both calls."""
+    job = enqueue(served, options={"retry": {"max_attempts": 3}})
+    (fetched,) = fetch(served, worker_id="w1")
+    path = f"/ojs/v1/jobs/{job['id']}/checkpoint"
+
+    def save(state: Any, **more: Any) -> Any:
+        body = {"state": state, "worker_id": "w1", "attempt": fetched["attempt"], **more}
+        answer = client.put(path, json.dumps(body), content_type="application/json")
+        return answer.json().get("sequence") or answer.json()["error"]["code"]
+
+    kept = {"page": 3, "of": [1e22, None, "\ud800"]}
+    assert [save(1), save(kept, sequence=7), save(2, sequence=7)] == [1, 7, "conflict"]
+    assert save(2, worker_id="w2") == save(2, attempt=2) == "conflict"
+    assert save("x" * 1_048_577) == "payload_too_large"
+    served.call("Nack", {"job_id": job["id"], "requeue": True, "error": {"code": "x", "message": "x"}})
+    assert save("by a run that is over") == "conflict"
+    (fetched,) = fetch(served, worker_id="w1")
+    assert fetched["checkpoint"] == {"state": kept, "sequence": 7}
+    served.call("Nack", {"job_id": job["id"], "requeue": True, "error": {"code": "x", "message": "x"}})
+    stream = Listener(served, "StreamJobs", {"queues": ["default"], "worker_id": "w1"})
+    fetched = stream.next()
+    assert (fetched["checkpoint"], fetched["last_checkpoint"]) == ({"state": kept, "sequence": 7}, kept)
+    assert save("more") == 8
+    served.call("CancelJob", {"job_id": job["id"]})
+    assert save("too late") == "conflict"
+    assert client.get(path).json()["state"] == "more"
 
 
 def test_an_ack_without_a_result_stores_none(served: Served) -> None:

@@ -14,7 +14,7 @@ from django_ojs import JobContext, clock, job, keys
 from django_ojs.models import APIKey, Approval, AuditEntry
 from django_ojs.registry import registry
 from django_ojs.testing.storedjobs import WorkerJobs, worker
-from tests.durable.approvalforms import RefundForm
+from tests.durable.approvalforms import JSONForm, RefundForm
 
 pytestmark = pytest.mark.django_db
 PATH = "/ojs/v1/approvals"
@@ -170,6 +170,7 @@ def test_lists_are_filtered_and_paged_newest_first(client: Client, jobs: WorkerJ
 
 @pytest.mark.parametrize(
     "body", [{}, {"approved": "yes"}, {"approved": True, "comment": 5}, {"approved": True, "comment": "x" * 2001},
+             {"approved": True, "comment": "a\0"}, {"approved": True, "comment": "\ud800"},
              {"approved": True, "data": {"a": 1}}], ids=lambda body: str(body)[:30],
 )  # fmt: skip
 def test_what_is_refused(client: Client, jobs: WorkerJobs, body: Any) -> None:
@@ -178,6 +179,42 @@ def test_what_is_refused(client: Client, jobs: WorkerJobs, body: Any) -> None:
     assert answer.status_code == 400, answer.content
     assert answer.json()["error"]["details"]["field"] in ("approved", "comment", "data")
     assert Approval.objects.get().state == "open"
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", '{"a": [-Infinity]}', "[" * 201 + "]" * 201, "[" * 100_000], ids=lambda text: text[:9]
+)
+def test_what_a_form_takes_and_json_does_not(client: Client, jobs: WorkerJobs, text: str) -> None:
+    _, approval = start(jobs, form=JSONForm)
+    answer = post(client, f"/{approval.pk}/decide", {"approved": True, "data": {"extra": text}})
+    assert answer.status_code == 400, answer.content
+    assert answer.json()["error"]["details"]["field"] == "data"
+    assert Approval.objects.get().state == "open"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["user:\ud800", "group:\ud800", "perm:\ud800.x", "perm:a.\0", "perm:a.b\n", "perm:a. b ", "perm:a." + "x" * 254],
+    ids=lambda name: ascii(name)[:20],
+)  # fmt: skip
+def test_who_cannot_be_asked(client: Client, jobs: WorkerJobs, name: str) -> None:
+    _, approval = start(jobs)
+    answer = post(client, f"/{approval.pk}/delegate", {"to": [name]})
+    assert answer.status_code == 400, answer.content
+    assert answer.json()["error"]["details"]["field"] == "to"
+    assert not approval.assignees.exists()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_unknown_fields(client: Client, jobs: WorkerJobs, strict: bool) -> None:
+    """A Django form passes over them. A JSON schema says itself whether there may be others."""
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}}, "additionalProperties": not strict}
+    body = {"approved": True, "data": {"amount": 1, "unknown": [2]}}
+    _, approval = start(jobs, form=schema)
+    answer = post(client, f"/{approval.pk}/decide", body)
+    assert answer.status_code == (400 if strict else 200), answer.content
+    _, other = start(jobs, form=RefundForm)
+    assert post(client, f"/{other.pk}/decide", body).json()["data"] == {"amount": "1", "on": None}
 
 
 def test_members_that_the_site_hides_are_masked(client: Client, jobs: WorkerJobs, settings: Any) -> None:

@@ -76,6 +76,7 @@ class TestTheWire:
             ({"state": 1, "sequence": 2**53}, "sequence"),
             ({"state": 1, "step_index": "x"}, "step_index"),
             ({"state": 1, "metadata": []}, "metadata"),
+            ({"state": 1, "metadata": {"attempt": 1}}, "metadata.attempt"),
             ({"state": 1, "worker_id": ""}, "worker_id"),
             ({"state": 1, "attempt": 0}, "attempt"),
         ):
@@ -111,6 +112,15 @@ class TestTheWire:
         }  # fmt: skip
         assert put(api, job_id, {"state": 2}).json()["sequence"] == 8
         assert api.get(f"/jobs/{job_id}/checkpoint").json()["state"] == 2
+
+    def test_ckp_4_a_sequence_ends_where_readers_are_inexact(self, api: Api) -> None:
+        job_id, largest = active(api), 2**53 - 1
+        assert put(api, job_id, {"state": 1, "sequence": largest}).json()["sequence"] == largest
+        error = error_of(put(api, job_id, {"state": 2}), 409, "conflict")
+        assert error["details"]["stored_sequence"] == largest
+        assert api.get(f"/jobs/{job_id}/checkpoint").json()["state"] == 1
+        api.delete(f"/jobs/{job_id}/checkpoint")
+        assert put(api, job_id, {"state": 2}).json()["sequence"] == 1
 
     def test_ckp_6_exactly_the_limit_passes_and_a_byte_more_does_not(self, api: Api) -> None:
         job_id = active(api)

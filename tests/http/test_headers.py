@@ -124,6 +124,16 @@ def test_an_extension_we_do_not_have_is_refused_by_name(api: Api) -> None:
     response = api.get("/queues", **{"OJS-Requires-Extension": "urn:ojs:ext:teleportation"})
     error = error_of(response, 422, "unsupported")
     assert error["extension"] == error["details"]["extension"] == "urn:ojs:ext:teleportation"
+    assert error["details"]["canonical"] == "EXTENSION_NOT_SUPPORTED"
+    assert "urn:ojs:ext:durable-execution" in error["details"]["supported"]
+
+
+@pytest.mark.parametrize("name", ["durable-execution", "execution-history"])
+def test_xl_3_an_extension_is_known_in_either_rank(api: Api, name: str) -> None:
+    for urn in (f"urn:ojs:ext:{name}", f"urn:ojs:ext:experimental:{name}"):
+        assert api.get("/queues", **{"OJS-Requires-Extension": urn}).status_code == 200
+    urn = f"urn:ojs:ext:experimental:experimental:{name}"
+    error_of(api.get("/queues", **{"OJS-Requires-Extension": urn}), 422, "unsupported")
 
 
 def test_an_extension_we_have_may_be_demanded(api: Api, monkeypatch: Any) -> None:

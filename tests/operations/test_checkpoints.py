@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Callable
@@ -407,3 +408,31 @@ def test_ckp_5_saves_of_several_threads_take_turns() -> None:
     found = checkpoints.read(job_id)
     assert found is not None
     assert found.sequence == 30
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ckp_4_of_saves_with_the_same_sequence_one_counts() -> None:
+    job_id = pushed()
+    claimed("w1")
+    start = threading.Barrier(4)
+    kept: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        try:
+            for sequence in range(1, 6):
+                start.wait(60)
+                with contextlib.suppress(Conflict):
+                    save(job_id, number, sequence=sequence, worker_id="w1")
+                    kept.setdefault(sequence, []).append(number)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(kept[sequence]) for sequence in range(1, 6)] == [1] * 5
+    found = checkpoints.read(job_id)
+    assert found is not None
+    assert (found.sequence, [found.state]) == (5, kept[5])
