@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 
 from django_ojs import clock
+from django_ojs.database import retried
 from django_ojs.events import order
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
@@ -159,7 +160,7 @@ def test_two_who_roll_up_at_once_count_once(full_hour: Any) -> None:
     def run() -> None:
         try:
             barrier.wait()
-            gone.append(history.roll_up(using="default"))
+            gone.append(retried(history.roll_up)(using="default"))  # as pruning does: one may lose a deadlock
         finally:
             connection.close()
 
