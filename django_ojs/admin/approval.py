@@ -29,7 +29,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from django_ojs import errors
+from django_ojs import audit, errors
 from django_ojs.admin import display, live, logs, steps
 from django_ojs.admin.base import text_filter
 from django_ojs.admin.live import LivePage
@@ -38,13 +38,15 @@ from django_ojs.audit import Act
 from django_ojs.errors import OJSError
 from django_ojs.jobs import approvalmail, approvals
 from django_ojs.jobs.approvals import Decider
-from django_ojs.models import Approval, Job
+from django_ojs.models import Approval, AuditEntry, Job
 from django_ojs.rules import redaction
 from django_ojs.rules.approvals import MAX_COMMENT, ApprovalState
 
 _COLOURS = {"open": "active", "approved": "good", "rejected": "discarded", "timed_out": "retryable"}
 #: The field of a form that has the token of a link.
 FIELD = "ojs_token"
+#: The door of the uses of a link in the audit log, and what one is that decides.
+_MAIL, _DECIDE = "mail", "approval.decide"
 _LIVE = (
     "approval.requested", "approval.decided", "approval.delegated", "approval.escalated", "job.state_changed",
 )  # fmt: skip
@@ -244,6 +246,7 @@ class ApprovalAdmin(LivePage):
 
         GET shows the same page to everybody: the token is behind the `#` of the address, which browsers do not send.
         The script of that page posts the token. The answer shows what is asked, with buttons that post the decision.
+        Each token that is one of ours leaves an entry in the audit log.
         """
         try:
             if request.method != "POST":
@@ -252,22 +255,28 @@ class ApprovalAdmin(LivePage):
             token = request.POST.get(FIELD, "").strip().rpartition("#")[2]  # the whole link, too
             link = approvalmail.read(token)
         except OJSError as error:
+            if "principal" in error.details:  # the token is one of ours
+                _note(_link_act(request, error.details["principal"], error.details["approval_id"]), error.message)
             return self._link_page(request, refused=display.explain(error), status=error.status)
         approval, who = link.approval, link.decider
+        entry = _link_act(request, who.name, approval.pk)
         if approval.state != ApprovalState.OPEN:
-            refused = display.explain(approvals.decided(approval))
-            return self._link_page(request, approval, refused=refused, status=409)
-        decides = "approve" in request.POST or "reject" in request.POST
-        posted = request.POST if decides else None
+            late = approvals.decided(approval)
+            _note(entry, late.message)
+            return self._link_page(request, approval, refused=display.explain(late), status=409)
+        posted = request.POST if entry.action == _DECIDE else None
         own = LinkForm(approval, posted)
         try:
             site = approvals.form_class(approval.form)(posted) if approval.form else None
         except OJSError as error:
+            _note(entry, error.message)
             return self._link_page(request, approval, refused=display.explain(error), status=error.status)
-        if posted is not None and "delegate" not in posted and own.is_valid():
-            entry = audit_act(request, who.name, "approval.decide", approval.pk, "mail", by="link")
-            if self._decide(request, approval, own, site, who, entry):
-                return self._link_page(request, approval)
+        if posted is None:
+            _note(entry)
+        elif not own.is_valid():
+            _note(entry, f"The form is wrong: {', '.join(own.errors)}")
+        elif self._decide(request, approval, own, site, who, entry):
+            return self._link_page(request, approval)
         return self._link_page(
             request, approval, own=own, site=site, token=token, who=who.name.partition(":")[2]
         )  # fmt: skip
@@ -304,10 +313,12 @@ class ApprovalAdmin(LivePage):
                     approval.pk, approved, who, comment=given["ojs_comment"].replace("\r\n", "\n"), data=data,
                     act=entry, using=using,
                 )  # fmt: skip
-        except errors.Conflict as error:
-            self.message_user(request, display.explain(error), messages.WARNING)
-            return True
         except OJSError as error:
+            if entry.door == _MAIL:  # of other acts only those of who lacks the right
+                _note(entry, error.message)
+            if isinstance(error, errors.Conflict):
+                self.message_user(request, display.explain(error), messages.WARNING)
+                return True
             if site is None or site.is_valid() or delegates:
                 own.add_error("ojs_to" if delegates else None, display.explain(error))
             return False
@@ -344,6 +355,19 @@ class ApprovalAdmin(LivePage):
     def its_job(self, approval: Approval) -> SafeString:
         address = self.url_of(Job, approval.job_id)
         return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
+
+
+def _link_act(request: HttpRequest, who: str, target: object) -> Act:
+    """The entry of a use of a link: to decide, or to read what is asked."""
+    decides = ("approve" in request.POST or "reject" in request.POST) and "delegate" not in request.POST
+    return audit_act(request, who, _DECIDE if decides else "approval.read", target, _MAIL, by="link")
+
+
+def _note(entry: Act, refused: str = "") -> None:
+    """Write the entry of a use of a link that decides nothing."""
+    if refused:
+        entry.outcome, entry.detail["error"] = AuditEntry.Outcome.DENIED.value, refused
+    audit.perform(lambda: None, entry)
 
 
 def _may_decide(request: HttpRequest, approval: Approval) -> bool:
