@@ -7,6 +7,7 @@ that needs no login, where the site allows it (`jobs/approvalmail.py`).
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
@@ -18,6 +19,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, URLPattern, path
+from django.utils.cache import add_never_cache_headers
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -47,9 +49,7 @@ _COLOURS = {"open": "active", "approved": "good", "rejected": "discarded", "time
 FIELD = "ojs_token"
 #: The door of the uses of a link in the audit log, and what one is that decides.
 _MAIL, _DECIDE = "mail", "approval.decide"
-_LIVE = (
-    "approval.requested", "approval.decided", "approval.delegated", "approval.escalated", "job.state_changed",
-)  # fmt: skip
+_LIVE = (*live.APPROVALS, "job.state_changed")  #: the second since a job closes its approvals
 
 
 ApprovalTypeFilter = text_filter(_("job type"), "job_type", _("mail.send or mail.*"), field="type")
@@ -176,13 +176,32 @@ class ApprovalAdmin(LivePage):
     def get_urls(self) -> list[URLPattern]:
         page = self.route("<path:object_id>/decide/", self.decide_view, "approval_decide")
         link = path("approve/", self.link_view, name=f"{self.opts.app_label}_approval_link")
-        return [page, link, *super().get_urls()]
+        inbox = self.route("live/", self.inbox_view, "approval_inbox")
+        return [page, link, inbox, *super().get_urls()]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self._sees_all(request) or request.user.has_perm("django_ojs.decide_approval")
+        return self._sees_all(request) or request.user.has_perm(approvals.DECIDE)
 
     def _sees_all(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_ojs.view_approval")
+        return request.user.has_perm(approvals.VIEW)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list, which follows what is asked and decided."""
+        url = f"{self.url('approval_inbox')}?{request.GET.urlencode()}"
+        follow = live.follow(request, url, _LIVE, age=live.POLLING, every=live.PAGE_POLLING)
+        return super().changelist_view(request, {"follow": follow, "live_list": True, **(extra_context or {})})
+
+    def inbox_view(self, request: HttpRequest) -> HttpResponse:
+        """The list again, without the messages: those belong to the page that follows an act."""
+        response = self.changelist_view(request, {"messages": ()})
+        add_never_cache_headers(response)
+        return response
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """What a row's page leads back to: the list as it is filtered, also where a row came later."""
+        if request.resolver_match and request.resolver_match.url_name == f"{self.opts.app_label}_approval_inbox":
+            return urlencode({"_changelist_filters": request.GET.urlencode()}) if request.GET else ""
+        return str(super().get_preserved_filters(request))
 
     def live_age(self, obj: Approval) -> float:
         """Its events are those of all approvals and jobs."""
