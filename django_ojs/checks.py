@@ -15,7 +15,7 @@ E010 OUTBOX names no database   W011 the outbox is a needless detour W111 schedu
 E011 half of a TLS setup        W014 tenants that are not told apart
 E012 bad GROUP_KEY              W015 no logger has such a name
 E013 the database's own zone    W016 no admin site has our pages
-                                W017 psycopg 3 is not installed
+E014 approvals cannot be mailed W017 psycopg 3 is not installed
 I001 no packages for webhooks
 
 In `tasks/discovery.py`, about the backend of Django's Tasks:
@@ -36,10 +36,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import apps
-from django.conf import settings
+from django.conf import global_settings, settings
 from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
 from django.db import connections, router
+from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
 
 from django_ojs import grpc, tenants, webhooks
@@ -370,6 +371,44 @@ def check_admin(**kwargs: Any) -> _CheckResult:
         "or silence django_ojs.W016 if operators do without."
     )
     return [Caution(message, hint=hint, id="django_ojs.W016")]
+
+
+@register(Tags.urls)
+def check_approval_pages(**kwargs: Any) -> _CheckResult:
+    """E014: the links in mails about approvals lead to pages of the admin."""
+    if not _mails_approvals() or not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    try:
+        reverse("admin:django_ojs_approval_link")
+    except NoReverseMatch:
+        message = "OJS['APPROVAL_MAIL'] is set, and the admin has no pages of approvals to which a mail could lead."
+        hint = "Include the URLs of an admin site that has the pages of django-ojs (docs/dashboard.md)."
+        return [Error(message, hint=hint, id="django_ojs.E014")]
+    return []
+
+
+@register(Tags.security, deploy=True)
+def check_approval_sender(**kwargs: Any) -> _CheckResult:
+    """E014: mails about approvals come from an address of the site's own, where they leave the machine."""
+    placeholder = global_settings.DEFAULT_FROM_EMAIL
+    mailers = getattr(settings, "MAILERS", None)  # of Django 6.1
+    backend = mailers.get("default", {}).get("BACKEND", "") if mailers else getattr(settings, "EMAIL_BACKEND", "")
+    if not _mails_approvals() or placeholder != settings.DEFAULT_FROM_EMAIL or backend in _LOCAL_MAIL:
+        return []
+    message = f"OJS['APPROVAL_MAIL'] is set, and its mails come from {placeholder}, which mail servers refuse."
+    hint = "Set DEFAULT_FROM_EMAIL to an address from which your site may send."
+    return [Error(message, hint=hint, id="django_ojs.E014")]
+
+
+#: Backends whose mails do not leave the machine.
+_LOCAL_MAIL = {f"django.core.mail.backends.{name}.EmailBackend" for name in ("console", "dummy", "filebased", "locmem")}
+
+
+def _mails_approvals() -> bool:
+    try:
+        return approvals.parse_mail(ojs_settings.APPROVAL_MAIL) is not None
+    except InvalidRequest:
+        return False  # E002 says so
 
 
 @register(Tags.compatibility)

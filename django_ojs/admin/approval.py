@@ -7,6 +7,7 @@ that needs no login, where the site allows it (`jobs/approvalmail.py`).
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
@@ -18,6 +19,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, URLPattern, path
+from django.utils.cache import add_never_cache_headers
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -29,7 +31,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from django_ojs import errors
+from django_ojs import audit, errors
 from django_ojs.admin import display, live, logs, steps
 from django_ojs.admin.base import text_filter
 from django_ojs.admin.live import LivePage
@@ -38,16 +40,16 @@ from django_ojs.audit import Act
 from django_ojs.errors import OJSError
 from django_ojs.jobs import approvalmail, approvals
 from django_ojs.jobs.approvals import Decider
-from django_ojs.models import Approval, Job
+from django_ojs.models import Approval, AuditEntry, Job
 from django_ojs.rules import redaction
 from django_ojs.rules.approvals import MAX_COMMENT, ApprovalState
 
 _COLOURS = {"open": "active", "approved": "good", "rejected": "discarded", "timed_out": "retryable"}
 #: The field of a form that has the token of a link.
 FIELD = "ojs_token"
-_LIVE = (
-    "approval.requested", "approval.decided", "approval.delegated", "approval.escalated", "job.state_changed",
-)  # fmt: skip
+#: The door of the uses of a link in the audit log, and what one is that decides.
+_MAIL, _DECIDE = "mail", "approval.decide"
+_LIVE = (*live.APPROVALS, "job.state_changed")  #: the second since a job closes its approvals
 
 
 ApprovalTypeFilter = text_filter(_("job type"), "job_type", _("mail.send or mail.*"), field="type")
@@ -174,13 +176,32 @@ class ApprovalAdmin(LivePage):
     def get_urls(self) -> list[URLPattern]:
         page = self.route("<path:object_id>/decide/", self.decide_view, "approval_decide")
         link = path("approve/", self.link_view, name=f"{self.opts.app_label}_approval_link")
-        return [page, link, *super().get_urls()]
+        inbox = self.route("live/", self.inbox_view, "approval_inbox")
+        return [page, link, inbox, *super().get_urls()]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self._sees_all(request) or request.user.has_perm("django_ojs.decide_approval")
+        return self._sees_all(request) or request.user.has_perm(approvals.DECIDE)
 
     def _sees_all(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_ojs.view_approval")
+        return request.user.has_perm(approvals.VIEW)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list, which follows what is asked and decided."""
+        url = f"{self.url('approval_inbox')}?{request.GET.urlencode()}"
+        follow = live.follow(request, url, _LIVE, age=live.POLLING, every=live.PAGE_POLLING)
+        return super().changelist_view(request, {"follow": follow, "live_list": True, **(extra_context or {})})
+
+    def inbox_view(self, request: HttpRequest) -> HttpResponse:
+        """The list again, without the messages: those belong to the page that follows an act."""
+        response = self.changelist_view(request, {"messages": ()})
+        add_never_cache_headers(response)
+        return response
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """What a row's page leads back to: the list as it is filtered, also where a row came later."""
+        if request.resolver_match and request.resolver_match.url_name == f"{self.opts.app_label}_approval_inbox":
+            return urlencode({"_changelist_filters": request.GET.urlencode()}) if request.GET else ""
+        return str(super().get_preserved_filters(request))
 
     def live_age(self, obj: Approval) -> float:
         """Its events are those of all approvals and jobs."""
@@ -244,6 +265,7 @@ class ApprovalAdmin(LivePage):
 
         GET shows the same page to everybody: the token is behind the `#` of the address, which browsers do not send.
         The script of that page posts the token. The answer shows what is asked, with buttons that post the decision.
+        Each token that is one of ours leaves an entry in the audit log.
         """
         try:
             if request.method != "POST":
@@ -252,22 +274,28 @@ class ApprovalAdmin(LivePage):
             token = request.POST.get(FIELD, "").strip().rpartition("#")[2]  # the whole link, too
             link = approvalmail.read(token)
         except OJSError as error:
+            if "principal" in error.details:  # the token is one of ours
+                _note(_link_act(request, error.details["principal"], error.details["approval_id"]), error.message)
             return self._link_page(request, refused=display.explain(error), status=error.status)
         approval, who = link.approval, link.decider
+        entry = _link_act(request, who.name, approval.pk)
         if approval.state != ApprovalState.OPEN:
-            refused = display.explain(approvals.decided(approval))
-            return self._link_page(request, approval, refused=refused, status=409)
-        decides = "approve" in request.POST or "reject" in request.POST
-        posted = request.POST if decides else None
+            late = approvals.decided(approval)
+            _note(entry, late.message)
+            return self._link_page(request, approval, refused=display.explain(late), status=409)
+        posted = request.POST if entry.action == _DECIDE else None
         own = LinkForm(approval, posted)
         try:
             site = approvals.form_class(approval.form)(posted) if approval.form else None
         except OJSError as error:
+            _note(entry, error.message)
             return self._link_page(request, approval, refused=display.explain(error), status=error.status)
-        if posted is not None and "delegate" not in posted and own.is_valid():
-            entry = audit_act(request, who.name, "approval.decide", approval.pk, "mail", by="link")
-            if self._decide(request, approval, own, site, who, entry):
-                return self._link_page(request, approval)
+        if posted is None:
+            _note(entry)
+        elif not own.is_valid():
+            _note(entry, f"The form is wrong: {', '.join(own.errors)}")
+        elif self._decide(request, approval, own, site, who, entry):
+            return self._link_page(request, approval)
         return self._link_page(
             request, approval, own=own, site=site, token=token, who=who.name.partition(":")[2]
         )  # fmt: skip
@@ -304,10 +332,12 @@ class ApprovalAdmin(LivePage):
                     approval.pk, approved, who, comment=given["ojs_comment"].replace("\r\n", "\n"), data=data,
                     act=entry, using=using,
                 )  # fmt: skip
-        except errors.Conflict as error:
-            self.message_user(request, display.explain(error), messages.WARNING)
-            return True
         except OJSError as error:
+            if entry.door == _MAIL:  # of other acts only those of who lacks the right
+                _note(entry, error.message)
+            if isinstance(error, errors.Conflict):
+                self.message_user(request, display.explain(error), messages.WARNING)
+                return True
             if site is None or site.is_valid() or delegates:
                 own.add_error("ojs_to" if delegates else None, display.explain(error))
             return False
@@ -344,6 +374,19 @@ class ApprovalAdmin(LivePage):
     def its_job(self, approval: Approval) -> SafeString:
         address = self.url_of(Job, approval.job_id)
         return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
+
+
+def _link_act(request: HttpRequest, who: str, target: object) -> Act:
+    """The entry of a use of a link: to decide, or to read what is asked."""
+    decides = ("approve" in request.POST or "reject" in request.POST) and "delegate" not in request.POST
+    return audit_act(request, who, _DECIDE if decides else "approval.read", target, _MAIL, by="link")
+
+
+def _note(entry: Act, refused: str = "") -> None:
+    """Write the entry of a use of a link that decides nothing."""
+    if refused:
+        entry.outcome, entry.detail["error"] = AuditEntry.Outcome.DENIED.value, refused
+    audit.perform(lambda: None, entry)
 
 
 def _may_decide(request: HttpRequest, approval: Approval) -> bool:

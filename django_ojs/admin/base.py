@@ -27,6 +27,7 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs.admin.display import ellipsized
 from django_ojs.jobs import approvals
 from django_ojs.models.fields import JSONTextField, named
+from django_ojs.statistics.summary import Shared
 
 #: The last page of a list. An offset reads all rows before it: filters lead further.
 MAX_PAGE = 10_000
@@ -238,16 +239,25 @@ def unless_large(column: str, *conditions: Q, limit: int = 65_536) -> Case:
     return Case(When(wanted, then=column), default=Value(""), output_field=JSONTextField())
 
 
+#: All parts of live pages share one look every two seconds at whether anything is asked.
+_asked = Shared(approvals.any_open, 2.0)
+
+
+def _waiting(user: Any, live: bool) -> int:
+    return approvals.waiting_for(user) if not live or _asked.get() else 0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class PageLink:
     """A link at the top of each page: to the list of `model`, or to its page `view`. `here` is what that page calls
-    itself. `count` is how many things wait there for a user; their list is the one with the parameters `waiting`."""
+    itself. `count` is how many things wait there for a user, on a `live` page or another; their list is the one with
+    the parameters `waiting`."""
 
     model: str
     text: Any
     here: str
     view: str = ""
-    count: Callable[[Any], int] | None = None
+    count: Callable[[Any, bool], int] | None = None
     waiting: str = ""
 
 
@@ -260,7 +270,7 @@ DAILY = (
     PageLink("Worker", _("Workers"), "worker"),
     PageLink("Workflow", _("Workflows"), "workflow"),
     PageLink("CronSchedule", _("Schedules"), "cronschedule"),
-    PageLink("Approval", _("Approvals"), "approval", count=approvals.waiting_for, waiting="?asks=me&state=open"),
+    PageLink("Approval", _("Approvals"), "approval", count=_waiting, waiting="?asks=me&state=open"),
 )
 #: The rest, by what it is about.
 MORE = (
@@ -283,11 +293,14 @@ MORE = (
 )  # fmt: skip
 
 
-def links(request: HttpRequest, apps: Iterable[Mapping[str, Any]], here: str) -> dict[str, Any]:
+def links(
+    request: HttpRequest, apps: Iterable[Mapping[str, Any]], here: str, live: bool = False
+) -> dict[str, Any]:  # fmt: skip
     """The links of a page that calls itself `here`, to what this admin site has and the user may see.
 
     Args:
         apps: the context's `available_apps`, which Django has made for this user.
+        live: whether it is a part that is asked for again and again.
     """
     lists = {
         model["object_name"]: model["admin_url"]
@@ -307,10 +320,11 @@ def links(request: HttpRequest, apps: Iterable[Mapping[str, Any]], here: str) ->
                 return None
         if not address:
             return None
-        count = page.count(request.user) if page.count else 0
+        count = page.count(request.user, live) if page.count else 0
         shown = f"{approvals.MANY}+" if count > approvals.MANY else str(count or "")
         whole = address + page.waiting if count else address
-        return {"text": page.text, "address": whole, "here": page.here == here, "count": shown}
+        part = f"nav-{page.here}" if page.count else ""  # a live page takes it anew
+        return {"text": page.text, "address": whole, "here": page.here == here, "count": shown, "part": part}
 
     more = [(title, [found for page in pages if (found := link(page))]) for title, pages in MORE]
     more = [(title, found) for title, found in more if found]

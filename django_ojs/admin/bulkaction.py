@@ -64,8 +64,8 @@ class BulkActionAdmin(LivePage):
     created = display.column(display.when, "created_at", "asked for")
     created_ago = display.column(display.ago, "created_at", "asked for")
     finished = display.column(display.when, "finished_at", "ended")
-    shown_succeeded = display.column("{:,}".format, "succeeded", "succeeded")
-    shown_problem = display.column(display.printable, "problem", "problem")
+    shown_succeeded = display.column(display.count, "succeeded", "succeeded")
+    shown_problem = display.column(lambda text: display.printable(text) or display.NOTHING, "problem", "problem")
     shown_errors = display.column(display.json, "errors", "first refusals")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -102,7 +102,7 @@ def spark(values: Sequence[int], marks: Sequence[tuple[float, str]] = (), colour
     drawn += format_html_join(
         "", '<line class="ojs-mark" x1="{0}" y1="0" x2="{0}" y2="{1}"/>', ((_n(x * width), SPARK) for x, _text in marks)
     )
-    facts = {"most": max(values, default=0), "latest": values[-1] if values else 0}
+    facts = {"most": f"{max(values, default=0):,}", "latest": f"{values[-1] if values else 0:,}"}
     text = "; ".join([_("at most %(most)s, now %(latest)s") % facts, *(text for _x, text in marks)])
     return format_html(
         '<svg class="ojs-spark" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'

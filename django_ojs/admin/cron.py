@@ -179,7 +179,7 @@ class CronScheduleAdmin(OperatingAdmin):
         "queue",
         "next",
         "last",
-        "run_count",
+        "run_number",
     )
     list_filter = ("enabled", "overlap_policy", "source")
     search_fields = ("name", "type")
@@ -188,7 +188,7 @@ class CronScheduleAdmin(OperatingAdmin):
     change_form_template = "django_ojs/admin/schedule.html"
     state = (
         (None, {"fields": ("name", "status_label", "in_words")}),
-        (_("Runs"), {"fields": (("next", "last", "run_count"),)}),
+        (_("Runs"), {"fields": (("next", "last", "run_number"),)}),
     )
     shown = (
         (_("Definition"), {"fields": (("shown_expression", "timezone"), "overlap_policy", "description")}),
@@ -205,7 +205,7 @@ class CronScheduleAdmin(OperatingAdmin):
         "in_words",
         "next",
         "last",
-        "run_count",
+        "run_number",
         "source",
         "created",
         "updated",
@@ -260,6 +260,7 @@ class CronScheduleAdmin(OperatingAdmin):
     created = display.column(display.when, "created_at", "registered")
     updated = display.column(display.when, "updated_at", "changed")
     last = display.column(display.ago, "last_run_at", "last run")
+    run_number = display.column(display.count, "run_count", "runs so far")
 
     @admin.display(description=_("template"))
     def shown_template(self, schedule: CronSchedule) -> SafeString | str:

@@ -466,7 +466,7 @@ class ReplayRuleAdmin(OperatingAdmin):
 
     editing = ("add", "change")
     form = ReplayRuleForm
-    list_display = ("name", "status", "means", "delay", "max_replays", "per_minute")
+    list_display = ("name", "status", "means", "delay", "most_replays", "rate")
     list_filter = ("enabled",)
     search_fields = ("name",)
     ordering = ("id",)
@@ -475,7 +475,7 @@ class ReplayRuleAdmin(OperatingAdmin):
         (_("Which dead letters"), {"fields": ("queue", "type", "error_type", ("since", "until"))}),
         (_("When and how often"), {"fields": ("delay", "max_replays", "per_minute")}),
     )
-    shown = ("name", "status", "means", "delay", "max_replays", "per_minute", "matching", "created", "updated")
+    shown = ("name", "status", "means", "delay", "most_replays", "rate", "matching", "created", "updated")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
@@ -515,6 +515,9 @@ class ReplayRuleAdmin(OperatingAdmin):
     @admin.display(description=_("for"))
     def means(self, rule: ReplayRule) -> str:
         return display.printable(", ".join(f"{name} {value}" for name, value in rule.filter.items()))
+
+    most_replays = display.column(display.count, "max_replays", "Retries of one job")
+    rate = display.column(display.count, "per_minute", "Retries in a minute")
 
     @admin.display(description=_("delay"))
     def delay(self, rule: ReplayRule) -> SafeString | str:

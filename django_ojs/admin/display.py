@@ -73,6 +73,11 @@ def amount(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.1f}"
 
 
+def count(number: int | None) -> str:
+    """A number of things, as the filter `ojs_count` writes it in templates: `12,345`."""
+    return NOTHING if number is None else f"{number:,}"
+
+
 def duration(milliseconds: int | None) -> str:
     """A length of time as `spell` has it: `1.5 s`, `3 h 5 min`."""
     return NOTHING if milliseconds is None else spell(milliseconds)

@@ -53,7 +53,7 @@ class NamedValue(NamedTuple):
 
 def attempts(job: Job) -> str:
     most = job.max_attempts + (job.uncounted or 0)
-    return gettext("%(number)s of %(most)s") % {"number": job.attempt, "most": most}
+    return gettext("%(number)s of %(most)s") % {"number": f"{job.attempt:,}", "most": f"{most:,}"}
 
 
 def since(job: Job) -> dt.datetime | None:

@@ -25,6 +25,7 @@ from django.utils.safestring import SafeString
 from django_ojs.admin.display import Column
 from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.http.events import socket_address
+from django_ojs.jobs import approvals
 
 #: Seconds between two questions without the WebSocket, and with it, for ages and heartbeats.
 POLLING, FOLLOWING = 2.0, 15.0
@@ -56,10 +57,15 @@ JOB = (
 )  # fmt: skip
 
 
+#: What changes the number of approvals at the top of each page, and their list.
+APPROVALS = ("approval.requested", "approval.decided", "approval.delegated", "approval.escalated")
+
+
 def follow(
     request: HttpRequest, url: str, types: Sequence[str], *, age: float = 0.0, every: float = POLLING, **only: Any
 ) -> SafeString:
-    """The attributes of the part at `url`: it changes with events of these types, of the jobs or workflows in `only`.
+    """The attributes of the part at `url`: it changes with events of these types, of the jobs or workflows in `only`,
+    and with those of approvals for who sees how many there are.
 
     Args:
         age: seconds for which the server may show what it has shown before.
@@ -67,7 +73,11 @@ def follow(
     """
     attributes = {"data-ojs-live": url, "data-ojs-age": _ms(age), "data-ojs-every": _ms(every)}
     if socket := socket_address(request):
-        asked = {"event_types": list(types), **{name: [str(value)] for name, value in only.items()}}
+        counted = APPROVALS if any(map(request.user.has_perm, (approvals.DECIDE, approvals.VIEW))) else ()
+        asked = {
+            "event_types": list(dict.fromkeys([*types, *counted])),
+            **{name: [str(value)] for name, value in only.items()},
+        }
         subscription = {
             "action": "subscribe", "channel": "events", "filter": asked, "min_interval_ms": INTERVAL
         }  # fmt: skip
@@ -144,7 +154,8 @@ class LivePages(OperatingAdmin):
         """The part of the page `name` that changes; never from a cache."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        context = {**context, "part": f"django_ojs/admin/{name}_live.html"}
+        shared = {**self.admin_site.each_context(request), "here": name}
+        context = {**shared, **context, "part": f"django_ojs/admin/{name}_live.html"}
         response = TemplateResponse(request, "django_ojs/admin/live.html", context)
         add_never_cache_headers(response)
         return response

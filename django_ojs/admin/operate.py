@@ -290,7 +290,7 @@ class OperatingAdmin(ViewAdmin):
             self.message_user(request, text, messages.SUCCESS)
         if refusals:
             left = len(refusals) - SPELLED_OUT
-            more = [_("And %(number)s more.") % {"number": left}] if left > 0 else []
+            more = [_("And %(number)s more.") % {"number": f"{left:,}"}] if left > 0 else []
             head = _("%(objects)s not %(done)s:") % {"objects": self._counted(len(refusals)), "done": verb.done}
             text = " ".join([head, *refusals[:SPELLED_OUT], *more])
             self.message_user(request, text, messages.WARNING if done else messages.ERROR)

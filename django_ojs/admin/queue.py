@@ -317,28 +317,28 @@ class QueueAdmin(OperatingAdmin):
         return changelist
 
     @admin.display(description=_("waiting"))
-    def waiting(self, queue: Queue) -> int:
+    def waiting(self, queue: Queue) -> str:
         states = _counted(queue)
-        return sum(states.get(state, 0) for state in WAITING)
+        return display.count(sum(states.get(state, 0) for state in WAITING))
 
     @admin.display(description=_("active"))
-    def running(self, queue: Queue) -> int:
-        return _counted(queue).get(State.ACTIVE, 0)
+    def running(self, queue: Queue) -> str:
+        return display.count(_counted(queue).get(State.ACTIVE, 0))
 
     @admin.display(description=_("ended"))
-    def ended(self, queue: Queue) -> int:
+    def ended(self, queue: Queue) -> str:
         states = _counted(queue)
-        return sum(states.get(state, 0) for state in TERMINAL)
+        return display.count(sum(states.get(state, 0) for state in TERMINAL))
 
     @admin.display(description=_("by state"))
     def state_counts(self, queue: Queue) -> str:
         found = counters.count(queue.pk)
-        return " · ".join(f"{number} {state}" for state, number in found.states.items() if number) or display.NOTHING
+        return " · ".join(f"{number:,} {state}" for state, number in found.states.items() if number) or display.NOTHING
 
     @admin.display(description=_("last hour"))
     def last_hour(self, queue: Queue) -> str:
         done = stats(queue.pk).throughput
-        numbers = {"completed": done.completed_last_hour, "failed": done.failed_last_hour}
+        numbers = {"completed": f"{done.completed_last_hour:,}", "failed": f"{done.failed_last_hour:,}"}
         facts = [gettext("%(completed)s completed, %(failed)s failed for good") % numbers]
         if done.completed_last_hour:
             facts.append(gettext("a job took %(seconds)s s") % {"seconds": f"{done.avg_duration_ms / 1000:.2f}"})

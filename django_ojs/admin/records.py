@@ -24,7 +24,7 @@ class DoorFilter(admin.SimpleListFilter):
     title, parameter_name = _("door"), "door"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(door, door) for door in ("http", "admin", "command", "scheduler", "python")]
+        return [(door, door) for door in ("http", "admin", "command", "scheduler", "python", "mail")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         return queryset.filter(door=self.value()) if self.value() else queryset

@@ -263,7 +263,8 @@ class WebhookDeliveryAdmin(OperatingAdmin):
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, delivery: WebhookDelivery) -> str:
-        return gettext("%(number)s of %(most)s") % {"number": delivery.attempt_count, "most": delivery.max_attempts}
+        made, most = f"{delivery.attempt_count:,}", f"{delivery.max_attempts:,}"
+        return gettext("%(number)s of %(most)s") % {"number": made, "most": most}
 
     @admin.display(description=_("subscription"))
     def subscribed(self, delivery: WebhookDelivery) -> SafeString:

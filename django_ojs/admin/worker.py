@@ -52,7 +52,7 @@ VERBS = (
 @admin.register(Worker)
 class WorkerAdmin(LivePage):
     list_display = (
-        "id", "state_label", "directive_label", "jobs_held", "concurrency", "its_queues", "hostname", "pid",
+        "id", "state_label", "directive_label", "jobs_held", "slots", "its_queues", "hostname", "pid",
         "release", "last_seen",
     )  # fmt: skip
     list_filter = ("state", "directive")
@@ -64,7 +64,7 @@ class WorkerAdmin(LivePage):
     fieldsets = (
         (
             None,
-            {"fields": ("id", ("state_label", "directive_label"), ("jobs_held", "concurrency"), "jobs_completed")},
+            {"fields": ("id", ("state_label", "directive_label"), ("jobs_held", "slots"), "completed")},
         ),
         (_("Serves"), {"fields": ("its_queues", "its_types", "its_labels")}),
         (_("Process"), {"fields": (("hostname", "pid"), ("version", "release"), ("memory", "cpu"))}),
@@ -85,6 +85,8 @@ class WorkerAdmin(LivePage):
         return {"running": held, "charts": overtime.worker_cards(obj, using)}
 
     its_queues = display.column(display.codes, "queues", "queues")
+    slots = display.column(display.count, "concurrency", "concurrency")
+    completed = display.column(display.count, "jobs_completed", "jobs completed")
     memory = display.column(display.amount, "memory_mb", "memory, MB")
     cpu = display.column(display.amount, "cpu_percent", "CPU, percent")
     its_labels = display.column(display.json, "labels", "labels")
@@ -98,9 +100,7 @@ class WorkerAdmin(LivePage):
         """As it reported, unless it has been silent for so long that it counts as dead."""
         return display.colour_label("silent" if worker.is_stale(clock.now()) else worker.state)
 
-    @admin.display(description=_("active jobs"))
-    def jobs_held(self, worker: Worker) -> int:
-        return worker.held
+    jobs_held = display.column(display.count, "held", "active jobs")
 
     @admin.display(description=_("directive"))
     def directive_label(self, worker: Worker) -> SafeString | str:

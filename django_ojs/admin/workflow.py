@@ -126,7 +126,8 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
 
     @admin.display(description=_("steps"))
     def members_done(self, flow: Workflow) -> str:
-        counted = workflowgraph.summary(flow)
+        found = workflowgraph.summary(flow)
+        counted = {name: f"{found[name]:,}" for name in ("steps_completed", "steps_total")}
         return _("%(steps_completed)s of %(steps_total)s completed") % counted
 
     @admin.display(description=_("in their order"))

@@ -16,6 +16,7 @@ import datetime as dt
 import smtplib
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -30,15 +31,16 @@ from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext
 
-from django_ojs import clock
+from django_ojs import audit, clock
+from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.errors import NotFound, PermissionDenied
+from django_ojs.errors import NotFound, OJSError, PermissionDenied
 from django_ojs.guard import get_logger, words_of
 from django_ojs.jobs import approvals
 from django_ojs.jobs.approvals import Decider, Kind
 from django_ojs.messages import phrase
-from django_ojs.models import Approval, ApprovalAssignee
+from django_ojs.models import Approval, ApprovalAssignee, AuditEntry
 from django_ojs.rules.approvals import ApprovalMail, ApprovalState, parse_mail
 
 logger = get_logger(__name__)
@@ -93,15 +95,19 @@ def _tell(approval: Approval, mail: ApprovalMail, connection: Any, sent: set[str
     has = sent | {one.key for one in asked if one.told and one.kind == Kind.USER}
     people = [user for user in _people(untold, everybody=not asked) if str(user.pk) not in has]
     for user in people[:MOST_MAILS]:
+        entry = _entry(approval, user)
         try:
             connection.send_messages([message(approval, user, mail)])
         except _OF_ONE as error:
             if getattr(error, "smtp_code", 500) < 500:  # for now
                 raise
+            entry.outcome = AuditEntry.Outcome.DENIED.value
+            entry.detail["error"] = words_of(error)
             logger.warning("The mail about the approval %s to user:%s cannot be sent: %s",
                            approval.pk, user.get_username(), words_of(error))  # fmt: skip
         sent.add(str(user.pk))
-        told.filter(kind=Kind.USER, key=str(user.pk)).update(told=True)
+        has_mail = told.filter(kind=Kind.USER, key=str(user.pk))
+        audit.perform(partial(has_mail.update, told=True), entry, using=using)
     if len(people) > MOST_MAILS:
         logger.warning(
             "The approval %s asks %d users; %d of them got a mail.", approval.pk, len(people), MOST_MAILS
@@ -109,6 +115,13 @@ def _tell(approval: Approval, mail: ApprovalMail, connection: Any, sent: set[str
     told.update(told=True)
     same = Approval.objects.using(using).filter(pk=approval.pk, changes=approval.changes)
     same.update(mail_due=False)  # who was asked meanwhile is due
+
+
+def _entry(approval: Approval, user: Any) -> Act:
+    """What the audit log says of a mail: to whom, at which address, and about what."""
+    about = {"name": approval.name, "job_id": str(approval.job_id)}
+    to = {"to": f"user:{user.get_username()}", "address": _address(user)}
+    return Act("scheduler", "approval.mail", str(approval.pk), {**to, **about}, door="scheduler")
 
 
 def _people(asked: list[ApprovalAssignee], *, everybody: bool) -> list[Any]:
@@ -185,24 +198,43 @@ def read(token: str, *, using: str | None = None) -> DecisionLink:
     """The approval of a link, open or not, and who decides by it.
 
     Raises NotFound where no link has this token, where it is too old, and where the site allows none; PermissionDenied
-    where its user is not asked (any more), or has another password or mail address by now.
+    where its user is not asked (any more), or has another password or mail address by now. Where the token is one of
+    ours, the details name the `approval_id` and the `principal`.
     """
     try:
         if len(token) > MAX_TOKEN:
             raise signing.BadSignature
-        key, asked, user_pk, seal = signing.loads(token, salt=_SALT, max_age=lasting())
+        key, asked, user_pk, seal = signing.loads(token, salt=_SALT)
     except (signing.BadSignature, ValueError) as error:  # ValueError: a token of an older release
-        raise NotFound(phrase("This link is not valid, or too old.")) from error
-    approval = approvals.read(uuid.UUID(key), using=using)
+        raise _useless() from error
     user: Any = get_user_model()._default_manager.filter(pk=user_pk).first()
-    if user is None or not user.is_active:
+    approval_id = uuid.UUID(key)
+    name = f"user:{user_pk}" if user is None else Decider.of(user).name  # the key of one who is gone
+    who = Decider(name, user, round=asked)  # a superuser, too, only while it asks that user
+    try:
+        return _read(token, approval_id, who, seal, database(using))
+    except OJSError as error:
+        error.details = {**error.details, "approval_id": str(approval_id), "principal": who.name}
+        raise
+
+
+def _useless() -> NotFound:
+    return NotFound(phrase("This link is not valid, or too old."))
+
+
+def _read(token: str, approval_id: uuid.UUID, who: Decider, seal: str, using: str) -> DecisionLink:
+    try:
+        signing.loads(token, salt=_SALT, max_age=lasting())
+    except signing.SignatureExpired as error:
+        raise _useless() from error
+    approval = approvals.read(approval_id, using=using)
+    if who.user is None or not who.user.is_active:
         raise PermissionDenied(phrase("This approval does not ask you any more."))
     secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    if not any(constant_time_compare(seal, _seal(user, secret)) for secret in secrets):
+    if not any(constant_time_compare(seal, _seal(who.user, secret)) for secret in secrets):
         raise PermissionDenied(phrase("Your account has changed since this link was sent."))
-    decider = Decider(Decider.of(user).name, user, round=asked)  # a superuser, too, only while it asks that user
-    decider.check(approval, database(using))
-    return DecisionLink(approval, decider)
+    who.check(approval, using)
+    return DecisionLink(approval, who)
 
 
 def _seal(user: Any, secret: str | bytes) -> str:

@@ -61,6 +61,8 @@ Kind = ApprovalAssignee.Kind
 _MAX_KEY = 255
 #: The permission of those whom an approval asks that names no user.
 DECIDE = "django_ojs.decide_approval"
+#: The permission of those who see all approvals.
+VIEW = "django_ojs.view_approval"
 
 
 class Assignee(NamedTuple):
@@ -160,14 +162,21 @@ def open_for(user: Any, *, using: str | None = None) -> QuerySet[Approval]:
     return found.order_by("requested_at", "pk").prefetch_related("assignees")
 
 
+def any_open(using: str) -> bool:
+    """Whether anything is asked."""
+    return Approval.objects.using(using).filter(state=_OPEN).exists()
+
+
 #: More than so many are not counted.
 MANY = 99
 
 
 def waiting_for(user: Any, *, using: str | None = None) -> int:
     """How many open approvals ask this user; `MANY` + 1 for more than that. One statement where none is open."""
-    opened = Approval.objects.using(database(using)).filter(state=_OPEN)
-    return opened.filter(asks(user, using))[: MANY + 1].count() if opened.exists() else 0
+    using = database(using)
+    if not any_open(using):
+        return 0
+    return Approval.objects.using(using).filter(asks(user, using), state=_OPEN)[: MANY + 1].count()
 
 
 def reached(limits: Limits, *, using: str | None = None) -> QuerySet[Approval]:

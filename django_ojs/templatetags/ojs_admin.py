@@ -19,12 +19,14 @@ register = template.Library()
 
 
 @register.simple_tag(takes_context=True)
-def ojs_pages(context: template.Context, here: str = "") -> dict[str, Any]:
-    """`nav.links` of this page: what its user may see, from what the admin site has found out already."""
+def ojs_pages(context: template.Context, here: str = "", live: object = False) -> dict[str, Any]:
+    """`nav.links` of this page: what its user may see, from what the admin site has found out already. `live`: for the
+    part of a page that is asked for again and again."""
     from django_ojs.admin import base
 
     request = context.get("request")
-    return base.links(request, context.get("available_apps") or (), here) if request is not None else {}
+    apps = context.get("available_apps") or ()
+    return base.links(request, apps, here, bool(live)) if request is not None else {}
 
 
 @register.simple_tag(takes_context=True)
@@ -33,6 +35,12 @@ def ojs_maintenance(context: template.Context, live: object = False) -> dict[str
     from django_ojs.admin import maintenance
 
     return maintenance.banner(context["request"], live=bool(live))
+
+
+@register.filter
+def ojs_count(number: int) -> str:
+    """A number of things, as every page and message of ours writes it: 12,345."""
+    return f"{number:,}"
 
 
 _HEAD, _CELL_OR_ROW = re.compile(r"<th scope=\"col\"[^>]*>(.*?)</th>", re.DOTALL), re.compile(r"<(tr|td|th)\b")

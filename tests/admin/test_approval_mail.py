@@ -124,8 +124,8 @@ def test_a_link_decides_once_and_only_by_post(jobs: WorkerJobs) -> None:
     assert "anna has approved this already." in again.content.decode()
     jobs.drain().raise_first()
     assert handle.refresh().result == [True, "user:anna", "", {"amount": "5", "on": None}]
-    entry = AuditEntry.objects.get()
-    assert (entry.actor, entry.action, entry.door) == ("user:anna", "approval.decide", "mail")
+    entry = AuditEntry.objects.get(action="approval.decide", outcome="success")
+    assert (entry.actor, entry.door, entry.source_ip) == ("user:anna", "mail", "127.0.0.1")
     assert given not in repr(list(AuditEntry.objects.values())) + repr(list(Approval.objects.values()))
 
 
@@ -179,6 +179,94 @@ def test_what_makes_a_link_useless(jobs: WorkerJobs, settings: Any, monkeypatch:
     assert told() == ["anna"]
     assert send(token(), approve="1").status_code == 200
     assert Approval.objects.get().state == "approved"
+
+
+def entries() -> list[tuple[str, str, str, str]]:
+    """Who did what by which door, and with what result; the newest last."""
+    return list(AuditEntry.objects.order_by("id").values_list("actor", "action", "door", "outcome"))
+
+
+def test_the_audit_log_has_each_mail(jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To whom, at which address, and about what; those that the server refuses, too."""
+
+    def refuses(self: Any, messages: Any) -> int:
+        if messages[0].to == ["ben@example.com"]:
+            raise smtplib.SMTPRecipientsRefused({"ben@example.com": (550, b"unknown")})
+        return original(self, messages)
+
+    original = EmailBackend.send_messages
+    handle, approval = start(jobs, assignees=[user("anna"), user("ben")])
+    monkeypatch.setattr(EmailBackend, "send_messages", refuses)
+    assert told() == ["anna"]
+    assert entries() == [
+        ("scheduler", "approval.mail", "scheduler", "success"), ("scheduler", "approval.mail", "scheduler", "denied")
+    ]  # fmt: skip
+    sent, refused = AuditEntry.objects.order_by("id")
+    assert sent.target == refused.target == str(approval.pk)
+    about = {"name": "refund", "job_id": str(handle.id)}
+    assert sent.detail == {"to": "user:anna", "address": "anna@example.com", **about}
+    assert refused.detail.pop("error")
+    assert refused.detail == {"to": "user:ben", "address": "ben@example.com", **about}
+    assert told() == []
+    assert len(entries()) == 2
+
+
+def test_the_audit_log_has_each_use_of_a_link(jobs: WorkerJobs, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who, from which address, and about what; no one can fill it without a link."""
+    anna = user("anna")
+    _, approval = start(jobs, assignees=[anna], form=RefundForm)
+    told()
+    given = token()
+    AuditEntry.objects.all()._raw_delete("default")
+    link = {"actor": "user:anna", "door": "mail", "target": str(approval.pk), "source_ip": "127.0.0.1"}
+
+    def used(**fields: str) -> tuple[int, str, str, str]:
+        """The status, and of the one new entry the action, the outcome and the reason."""
+        before = AuditEntry.objects.count()
+        status = send(given, **fields).status_code
+        assert AuditEntry.objects.count() == before + 1
+        entry = AuditEntry.objects.latest("pk")
+        assert {name: getattr(entry, name) for name in link} == link
+        return status, entry.action, entry.outcome, (entry.detail or {}).get("error", "")
+
+    assert used() == (200, "approval.read", "success", "")
+    assert used(approve="1", amount="501")[:3] == (200, "approval.decide", "denied")
+    assert used(approve="1", amount="5", ojs_comment="x" * 2001)[:3] == (200, "approval.decide", "denied")
+    assert used(delegate="1", ojs_to="user:anna")[:3] == (200, "approval.read", "success")
+    with monkeypatch.context() as patch:
+        patch.setattr(signing, "time", type("Later", (), {"time": lambda: __import__("time").time() + 8 * 86400}))
+        assert used() == (404, "approval.read", "denied", "This link is not valid, or too old.")
+    settings.OJS = {"APPROVAL_MAIL": {"site": MAIL["site"]}}
+    assert used(reject="1") == (404, "approval.decide", "denied", "This link is not valid.")
+    settings.OJS = {"APPROVAL_MAIL": MAIL}
+    User.objects.filter(pk=anna.pk).update(email="other@example.com")
+    assert used()[:3] == (403, "approval.read", "denied")
+    User.objects.filter(pk=anna.pk).update(email=anna.email)
+    assert used(approve="1", amount="5") == (200, "approval.decide", "success", "")
+    assert used(reject="1")[:3] == (409, "approval.decide", "denied")
+    before = entries()
+    for forged in (given[:-1] + ("A" if given[-1] != "A" else "B"), "", "x:y:z"):
+        assert send(forged, approve="1").status_code == 404
+    Client().get(PAGE)
+    assert entries() == before
+    assert given not in repr(list(AuditEntry.objects.values()))
+
+
+def test_the_audit_log_has_the_use_of_a_link_that_lost_a_race(
+    jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anna = user("anna")
+    _, approval = start(jobs, assignees=[anna])
+    told()
+    original = approvals.decide
+
+    def beaten(*given: Any, **options: Any) -> Approval:
+        original(approval.pk, False, Decider.of(anna))
+        return original(*given, **options)
+
+    monkeypatch.setattr(approvals, "decide", beaten)
+    assert "has rejected this already." in send(token(), approve="1").content.decode()
+    assert entries()[1:] == [("user:anna", "approval.decide", "mail", "denied")]
 
 
 def test_links_outlive_a_change_of_the_secret_key_that_is_told(jobs: WorkerJobs, settings: Any) -> None:

@@ -6,6 +6,7 @@ import enum
 import sys
 from typing import Any
 
+import django
 import pytest
 from django.core.checks import run_checks
 from django.db import connection
@@ -375,6 +376,36 @@ def test_databases_are_asked_only_when_django_allows_it() -> None:
 def test_e011_half_of_a_tls_setup(settings: Any, given: dict[str, Any], numbers: list[str]) -> None:
     settings.OJS = given
     assert ids(checks.check_grpc()) == numbers
+
+
+@pytest.mark.parametrize("given,urls,numbers", [
+    ({"site": "https://shop.example.com", "links": "7d"}, "django_ojs.urls", ["django_ojs.E014"]),
+    ({"site": "https://shop.example.com"}, "tests.urls", []),
+    (None, "django_ojs.urls", []),
+    ({"site": ""}, "django_ojs.urls", []),  # E002 says so
+])  # fmt: skip
+def test_e014_mails_about_approvals_that_lead_nowhere(settings: Any, given: Any, urls: str, numbers: list[str]) -> None:
+    settings.OJS, settings.ROOT_URLCONF = {"APPROVAL_MAIL": given}, urls
+    assert ids(checks.check_approval_pages()) == numbers
+
+
+@pytest.mark.parametrize("given,sender,backend,numbers", [
+    ({"site": "https://shop.example.com", "links": "7d"}, "webmaster@localhost", "smtp", ["django_ojs.E014"]),
+    ({"site": "https://shop.example.com"}, "webmaster@localhost", "smtp", ["django_ojs.E014"]),
+    ({"site": "https://shop.example.com"}, "shop@example.com", "smtp", []),
+    ({"site": "https://shop.example.com"}, "webmaster@localhost", "console", []),
+    (None, "webmaster@localhost", "smtp", []),
+])  # fmt: skip
+def test_e014_mails_about_approvals_that_come_from_nobody(
+    settings: Any, given: Any, sender: str, backend: str, numbers: list[str]
+) -> None:
+    settings.OJS, settings.DEFAULT_FROM_EMAIL = {"APPROVAL_MAIL": given}, sender
+    place = f"django.core.mail.backends.{backend}.EmailBackend"
+    if django.VERSION >= (6, 1):
+        settings.MAILERS = {"default": {"BACKEND": place}}
+    else:
+        settings.EMAIL_BACKEND = place
+    assert ids(checks.check_approval_sender()) == numbers
 
 
 @pytest.mark.parametrize("offered,missing,numbers", [

@@ -19,16 +19,20 @@ from django.http import HttpRequest, HttpResponse
 from django.templatetags.static import static
 from django.test import Client, override_settings
 
+from django_ojs import JobContext, job
 from django_ojs.admin import live
 from django_ojs.cron import schedules
 from django_ojs.events import ids
-from django_ojs.jobs import approvalmail
+from django_ojs.jobs import approvalmail, approvals
+from django_ojs.jobs.approvals import Decider
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
 from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.retry import retry
 from django_ojs.models import Approval, AuditEntry, Job, Queue
+from django_ojs.registry import registry
 from django_ojs.statistics import summary
+from django_ojs.testing import worker
 from django_ojs.workflows import workflow
 from tests.admin.conftest import FATAL, claimed, dead, pushed
 from tests.rights import world
@@ -545,6 +549,68 @@ def test_the_link_of_a_mail_decides_and_no_request_names_it(browse: Any, browser
         plain.context.close()
     states = {one.title: one.state for one in Approval.objects.all()}
     assert states == {"Day 1?": "rejected", "Day 2?": "approved"}
+
+
+@pytest.fixture
+def ask() -> Iterator[Callable[[str], Approval]]:
+    """Runs a durable job that asks the superuser this."""
+
+    with registry.isolated(), worker() as jobs:
+
+        @job("order.refund", durable=True)
+        def refund(context: JobContext, title: str) -> None:
+            context.wait_for_approval("refund", title=title, assignees=["user:admin"])
+
+        def asks(title: str) -> Approval:
+            refund.enqueue(title)
+            jobs.drain()
+            return Approval.objects.get(title=title)
+
+        yield asks
+
+
+def test_the_inbox_and_the_count_at_the_top_follow_what_is_asked_and_decided_elsewhere(
+    browse: Any, ask: Callable[[str], Approval]
+) -> None:
+    """On the inbox, a page about no single object, a list whose rows stay, and the list of all approvals."""
+    user = get_user_model().objects.get(username="admin")
+    paths = (f"{ADMIN}/approval/?asks=me&state=open", OVERVIEW, f"{ADMIN}/job/", f"{ADMIN}/approval/")
+    inbox, *others = (followed(browse(path)) for path in paths)
+    counts = [page.locator(".ojs-nav a", has_text="Approvals").locator(".ojs-count") for page in (inbox, *others)]
+    first = ask("Refund order 1?")
+    for count in counts:
+        expect(count).to_have_text("1")
+    row = inbox.get_by_role("link", name="Refund order 1?")
+    expect(row).to_be_visible()
+    assert "asks%3Dme" in row.get_attribute("href"), "its page leads back to the list as it is filtered"
+    expect(inbox.locator(".ojs-pages")).to_contain_text("1 approval")
+    second = ask("Refund order 2?")
+    expect(inbox.get_by_role("link", name="Refund order 2?")).to_be_visible()
+    approvals.decide(first.pk, True, Decider.of(user))
+    expect(row).to_have_count(0)
+    for count in counts:
+        expect(count).to_have_text("1")
+    approvals.decide(second.pk, False, Decider.of(user))
+    expect(inbox.locator("#result_list")).to_have_count(0)
+    for count in counts:
+        expect(count).to_have_count(0)
+    expect(others[-1].locator("#result_list .ojs-discarded")).to_have_text("rejected")
+
+
+def test_without_a_websocket_the_inbox_asks_every_few_seconds(
+    browse: Any, ask: Callable[[str], Approval], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.OJS = {"REALTIME_URL": ""}
+    monkeypatch.setattr(live, "PAGE_POLLING", 0.2)
+    page = browse(f"{ADMIN}/approval/?asks=me&state=open")
+    expect(page.locator("[data-ojs-status][data-state=polling]")).to_be_visible()
+    approval = ask("Refund order 1?")
+    row = page.get_by_role("link", name="Refund order 1?")
+    expect(row).to_be_visible()
+    expect(page.locator(".ojs-nav .ojs-count")).to_have_text("1")
+    approvals.decide(approval.pk, True, Decider.of(get_user_model().objects.get(username="admin")))
+    expect(row).to_have_count(0)
+    expect(page.locator(".ojs-nav .ojs-count")).to_have_count(0)
 
 
 def asked(title: str, user: Any) -> Approval:

@@ -1,7 +1,10 @@
-"""Numbers that programs read (attributes, scripts, styles) are written as programs read them, whatever the language."""
+"""Numbers that programs read (attributes, scripts, styles) are written as programs read them, whatever the language,
+and those of things that people read have separators of thousands."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
@@ -14,9 +17,11 @@ from django.urls import reverse
 from django.utils import formats
 
 from django_ojs.clock import now
-from django_ojs.models import BulkAction, Job
+from django_ojs.models import BulkAction, CronSchedule, Job, ReplayRule, Worker
 from django_ojs.statistics import summary
+from tests.admin.conftest import url
 from tests.dashboard.everything import fill, pages
+from tests.sources import PACKAGE, nodes, trees
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 #: Attributes that people read: a number in them is written as their language does.
@@ -116,3 +121,52 @@ def test_an_attribute_that_is_a_number_can_be_read_as_one(admin_client: Client, 
                 except ValueError:
                     wrong.add((tag, name, value))
     assert sorted(wrong) == []
+
+
+# What people read
+
+_PLURAL = re.compile(r"{%\s*blocktranslate\s([^%]*?)%}(.*?){%\s*endblocktranslate", re.DOTALL)
+
+
+def test_every_number_of_things_in_a_template_has_separators() -> None:
+    """A text with a plural shows what the filter made of its number, and never the number itself."""
+    seen, wrong = 0, []
+    for file in (PACKAGE / "templates").rglob("*.html"):
+        for head, body in _PLURAL.findall(file.read_text()):
+            for name in re.findall(r"\bcount\s+(\w+)=", head):
+                seen += 1
+                if re.search(rf"{{{{\s*{name}\s*}}}}", body):
+                    wrong.append(f"{file.name}: {body[:80]}")
+    assert seen > 10
+    assert wrong == []
+
+
+def test_every_number_of_things_in_a_message_has_separators() -> None:
+    """`ngettext(one, many, number) % {"number": f"{number:,}"}`: never the number as it is."""
+    seen, wrong = 0, []
+    for path in trees():
+        for node in nodes(path):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Dict)):
+                continue
+            plural = [ast.unparse(each) for each in getattr(node.left, "args", ())][2:]
+            seen += len(plural)
+            values = [ast.unparse(value) for value in node.right.values]
+            wrong += [f"{path}:{node.lineno} {value}" for value in values if value in plural]
+    assert seen > 5
+    assert wrong == []
+
+
+def test_large_counts_of_lists_and_pages_have_separators(admin_client: Client, db: None) -> None:
+    fill()
+    number = 1_234_567
+    Worker.objects.update(jobs_completed=number, concurrency=number)
+    CronSchedule.objects.update(run_count=number)
+    rule: dict[str, Any] = {"filter": {}, "delay_ms": 1, "max_replays": number, "per_minute": number}
+    ReplayRule.objects.create(name="nightly", created_at=now(), updated_at=now(), **rule)
+    for page in (
+        url("worker"), url("worker", "change", "w-1"), url("cronschedule"), url("cronschedule", "change", "nightly"),
+        url("replayrule"), reverse("admin:django_ojs_overview"),
+    ):  # fmt: skip
+        read_by_people = re.sub(r"<[^>]*>", " ", admin_client.get(page).content.decode())
+        assert "1,234,567" in read_by_people, page
+        assert str(number) not in read_by_people, page

@@ -67,7 +67,7 @@ PAGES: dict[str, str] = {
     "job_give": "change_job",
     "dead_letters_all": "change_job",
     "maintenance": "change_maintenance",
-    "approval_live": "view_approval", "approval_decide": "decide_approval",
+    "approval_live": "view_approval", "approval_inbox": "view_approval", "approval_decide": "decide_approval",
     "approval_verb": "decide_approval",  # it has no verbs: there is nothing
     "approval_link": "",  # for whoever has a link that was made for one approval (admin/test_approval_mail.py)
 }  # fmt: skip
