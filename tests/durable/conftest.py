@@ -1,4 +1,4 @@
-"""What durable handlers get: a registry of their own, and a worker in the test's process on a clock that stands still."""
+"""What durable handlers get: a registry of their own, and a worker in the process while the clock stands still."""
 
 from __future__ import annotations
 
