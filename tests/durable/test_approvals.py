@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,31 +29,18 @@ from django_ojs.events import log
 from django_ojs.jobs import approvals, retry
 from django_ojs.jobs.cancel import cancel
 from django_ojs.models import Approval, ApprovalAssignee, AuditEntry, Job, JobStep
-from django_ojs.registry import Registry, registry
+from django_ojs.registry import registry
 from django_ojs.retention import prune
 from django_ojs.scheduler.scheduler import TendApprovals
 from django_ojs.testing import approve as decide
 from django_ojs.testing import assert_survives_crashes, job_context
 from django_ojs.testing.storedjobs import InlineJobs, WorkerJobs, inline
-from django_ojs.testing.storedjobs import worker as stored
 from tests.durable.approvalforms import RefundForm
+from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
 
-NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
 KINDS = ("approval.requested", "approval.decided", "approval.delegated", "approval.escalated")
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[Registry]:
-    with registry.isolated() as isolated:
-        yield isolated
-
-
-@pytest.fixture
-def jobs() -> Iterator[WorkerJobs]:
-    with clock.frozen(NOW), stored() as found:
-        yield found
 
 
 @pytest.fixture

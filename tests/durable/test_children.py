@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,31 +15,17 @@ from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.retry import retry_failed
 from django_ojs.models import DurableEvent, Job, JobStep, Workflow
-from django_ojs.registry import Registry, registry
+from django_ojs.registry import registry
 from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.rules.steps import JOB_FAILED
 from django_ojs.states import State
 from django_ojs.testing import assert_survives_crashes, job_context
 from django_ojs.testing.storedjobs import WorkerJobs, inline
-from django_ojs.testing.storedjobs import worker as stored
 from django_ojs.workflows import children, parents
 from django_ojs.workflows import workflow as operations
+from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
-
-NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[Registry]:
-    with registry.isolated() as isolated:
-        yield isolated
-
-
-@pytest.fixture
-def jobs() -> Iterator[WorkerJobs]:
-    with clock.frozen(NOW), stored() as found:
-        yield found
 
 
 def doubling() -> Any:

@@ -10,16 +10,9 @@ from django.contrib.auth.models import Group
 
 from django_ojs import JobContext, JobHandle, job
 from django_ojs.models import Job
-from django_ojs.registry import registry
 from django_ojs.testing import assert_survives_crashes
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Any:
-    with registry.isolated() as isolated:
-        yield isolated
 
 
 @pytest.mark.slow  # some two hundred runs

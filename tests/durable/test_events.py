@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,31 +18,18 @@ from django_ojs.jobs import timers
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.push import push
 from django_ojs.models import DurableEvent, Event, Job, JobStep
-from django_ojs.registry import Registry, registry
+from django_ojs.registry import registry
 from django_ojs.retention import prune
 from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.rules.steps import JOB_FAILED
 from django_ojs.states import State
 from django_ojs.testing import assert_survives_crashes, job_context
 from django_ojs.testing.storedjobs import InlineJobs, WorkerJobs, inline
-from django_ojs.testing.storedjobs import worker as stored
+from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
 
-NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[Registry]:
-    with registry.isolated() as isolated:
-        yield isolated
-
-
-@pytest.fixture
-def jobs() -> Iterator[WorkerJobs]:
-    with clock.frozen(NOW), stored() as found:
-        yield found
 
 
 def paid(timeout: str | None = None, **options: Any) -> Any:

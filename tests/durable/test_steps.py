@@ -8,7 +8,6 @@ import datetime as dt
 import decimal
 import threading
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,23 +34,11 @@ from django_ojs.rules.steps import JOB_FAILED
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs
 from django_ojs.testing.storedjobs import worker as stored
+from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
 
-NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
 TWICE = {"max_attempts": 2, "initial_interval": "1s", "jitter": False}
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[Registry]:
-    with registry.isolated() as isolated:
-        yield isolated
-
-
-@pytest.fixture
-def jobs() -> Iterator[WorkerJobs]:
-    with clock.frozen(NOW), stored() as found:
-        yield found
 
 
 @pytest.fixture

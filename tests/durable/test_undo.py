@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,31 +20,21 @@ from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobStep
 from django_ojs.queues.configuration import configure, forget
-from django_ojs.registry import Registry, registry
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs
-from django_ojs.testing.storedjobs import worker as stored
+from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
 
-NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
 ONCE = {"max_attempts": 1}
 done: list[Any] = []
 broken: set[str] = set()
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[Registry]:
+def _nothing_undone() -> None:
     done.clear()
     broken.clear()
-    with registry.isolated() as isolated:
-        yield isolated
-
-
-@pytest.fixture
-def jobs() -> Iterator[WorkerJobs]:
-    with clock.frozen(NOW), stored() as found:
-        yield found
 
 
 def undo(what: str, amount: dt.timedelta = dt.timedelta(0)) -> str:

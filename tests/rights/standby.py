@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.apps import apps
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_ojs.database import parse_url
+from tests.another import another_database
 
 ALIAS = "standby"
 
@@ -49,25 +46,7 @@ class Standby:
 @pytest.fixture
 def standby(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standby]:
     found = Standby()
-    entry = {**connections.settings["default"], **parse_url(f"sqlite:///{tmp_path}/standby", tmp_path)}
-    monkeypatch.setitem(connections.settings, ALIAS, entry)
-    elsewhere: Any = BaseDatabaseWrapper.ensure_connection  # which lets a test have the databases of the settings only
-
-    def ensure(self: BaseDatabaseWrapper) -> None:
-        if self.alias != ALIAS:
-            elsewhere(self)
-            return
-        found.note()
-        if self.connection is None:
-            with self.wrap_database_errors:
-                self.connect()
-
-    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", ensure)
-    with connections[ALIAS].schema_editor() as editor:
-        for model in apps.get_app_config("django_ojs").get_models():
-            editor.create_model(model)
-    found.take()
-    settings.DATABASE_ROUTERS = [f"{__name__}.{Router.__name__}"]
-    yield found
-    connections[ALIAS].close()
-    del connections[ALIAS]
+    with another_database(ALIAS, tmp_path, monkeypatch, found.note):
+        found.take()
+        settings.DATABASE_ROUTERS = [f"{__name__}.{Router.__name__}"]
+        yield found
