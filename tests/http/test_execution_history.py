@@ -13,7 +13,6 @@ from django.test import Client
 from django_ojs import clock, jsontext, retention
 from django_ojs.events import history as names
 from django_ojs.events import log
-from django_ojs.http import manifest
 from django_ojs.jobs import bulk, lineage
 from django_ojs.jobs import history as erasing
 from django_ojs.jobs.cancel import cancel_one
@@ -312,12 +311,15 @@ class TestSwitchedOff:
             found = jsontext.loads(client.get("/ojs/manifest").content)["extensions"]["experimental"]
             return [entry["name"] for entry in found]
 
+        def demanded(uri: str) -> int:
+            return client.get("/ojs/v1/queues", headers={"OJS-Requires-Extension": uri}).status_code
+
         uri = "urn:ojs:ext:experimental:execution-history"
         assert "execution-history" in named()
-        assert {uri, uri.replace("experimental:", "")} <= manifest.extension_uris()
+        assert [demanded(uri), demanded(uri.replace("experimental:", ""))] == [200, 200]
         settings.OJS = {**settings.OJS, "EXECUTION_HISTORY": False}
         assert "execution-history" not in named()
-        assert uri not in manifest.extension_uris()
+        assert [demanded(uri), demanded(uri.replace("experimental:", ""))] == [422, 422]
 
 
 def test_every_name_has_its_events() -> None:
