@@ -342,6 +342,8 @@ class Settings:
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(Settings)}
+#: What the `OJS` setting alone decides: kept until that changes. `anonymous_allowed` is asked for anew, as `DEBUG` is.
+_KEPT = FIELDS.keys() | {"attempts_kept", "event_retention"}
 
 
 #: Where the grace period may come from besides the setting, which beats it (orchestration 4).
@@ -391,12 +393,12 @@ class LazySettings:
         return Settings(**known)
 
     def __getattr__(self, name: str) -> Any:
-        """Only for what is not in `__dict__`, where each key goes when it is first read."""
+        """Only for what is not in `__dict__`, where what only this setting decides goes when it is first read."""
         wrapped = self._wrapped
         if wrapped is None:
             wrapped = self._wrapped = self._load()
         value = getattr(wrapped, name)
-        if name in FIELDS:
+        if name in _KEPT:
             self.__dict__[name] = value
             if self._wrapped is not wrapped:  # reset by another thread meanwhile
                 self.__dict__.pop(name, None)
@@ -404,7 +406,7 @@ class LazySettings:
 
     def reset(self) -> None:
         self._wrapped = None
-        for name in FIELDS:
+        for name in _KEPT:
             self.__dict__.pop(name, None)
 
 

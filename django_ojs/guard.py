@@ -54,7 +54,7 @@ def lacks_threads(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
-def attempt(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+def may_fail(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """What the function returns; None where it raises, whatever it is, which is logged as `what` that failed."""
     try:
         return function(*args, **kwargs)
@@ -63,8 +63,8 @@ def attempt(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
         return None
 
 
-def attempt_inside(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """`attempt` inside a handler, which has to learn that it is to stop: `Interrupted` passes through."""
+def may_fail_inside(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """`may_fail` inside a handler, which has to learn that it is to stop: `Interrupted` passes through."""
     try:
         return function(*args, **kwargs)
     except Interrupted:
@@ -92,10 +92,10 @@ def tolerated(what: str, make: Callable[[], contextlib.AbstractContextManager[T]
         yield entered
     except BaseException as error:
         if inner is not None:
-            attempt(what, inner.__exit__, type(error), error, error.__traceback__)
+            may_fail(what, inner.__exit__, type(error), error, error.__traceback__)
         raise
     if inner is not None:
-        attempt(what, inner.__exit__, None, None, None)
+        may_fail(what, inner.__exit__, None, None, None)
 
 
 def release_logging_locks() -> None:

@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
-from django_ojs.guard import attempt
+from django_ojs.guard import may_fail
 
 
 def is_coroutine_function(function: object) -> bool:
@@ -151,7 +151,7 @@ class Registry:
     def retry_of(self, type: str) -> Mapping[str, Any] | None:
         """The retry policy of all jobs of the type, whoever pushes them; None: only the site, the queue and the job
         have one. Modules that cannot be imported are logged, and keep no other job from being pushed."""
-        definition = attempt("Looking for the handler of a job", self.get, type)
+        definition = may_fail("Looking for the handler of a job", self.get, type)
         return None if definition is None else definition.job_retry
 
     def definitions(self) -> list[Definition]:

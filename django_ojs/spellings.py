@@ -8,9 +8,9 @@ gRPC's messages become requests of the HTTP binding, so what is understood there
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -237,7 +237,7 @@ TABLES = (
 # Faults in the caller's words
 
 
-@contextmanager
+@contextlib.contextmanager
 def as_written(written: Callable[[str], str]) -> Iterator[None]:
     """Give the faults that are found inside the paths that the caller wrote.
 
@@ -796,7 +796,7 @@ def read_error(
             names["error.backtrace"] = f"error.{written}"
         if isinstance(text := error.get("backtrace"), str):
             error = {**error, "backtrace": text.splitlines()}
-    with as_written(as_named(names)):
+    with as_written(as_named(names)) if names else contextlib.nullcontext():
         return errorobjects.normalise(error, attempt, occurred_at, store_backtrace=store_backtrace)
 
 

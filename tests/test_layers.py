@@ -248,7 +248,7 @@ def test_only_a_row_that_is_there_counts_as_made_by_another() -> None:
 
 #: Loops that go on after any error, and wait for nothing: each round does something else, or there are two at most.
 OTHER_WORK = {
-    ("lifecycle.transitions", "in_rounds"), ("scheduler.webhooks", "_run"), ("worker.writer", "_report_or_refuse"),
+    ("lifecycle.transitions", "in_turns"), ("scheduler.webhooks", "_run"), ("worker.writer", "_report_or_refuse"),
     ("worker.keepalive", "run"),
 }  # fmt: skip
 ANY_ERROR = {"BaseException", "Exception", "Error", "OSError"}

@@ -106,7 +106,12 @@ class CronForm(OperationForm):
         super().clean()
         for name in ("args", "others"):
             given = self.cleaned_data.get(name)
-            if name in self.changed_data and given and redaction.active() and redaction.MASK in jsontext.dumps(given):
+            if (
+                name in self.changed_data
+                and given
+                and redaction.site_rules()
+                and redaction.MASK in jsontext.dumps(given)
+            ):
                 text = _("%(mask)s stands for a hidden value. Write the whole new value.")
                 self.add_error(name, ValidationError(text, params={"mask": redaction.MASK}))
         if named := {*_APART, "name"} & (self.cleaned_data.get("others") or {}).keys():

@@ -139,7 +139,7 @@ class OJSView(APIView):
         self.request_id = given or new_request_id()
         token = tracing.receive(request.META, given)
         self.operation = self.operations.get("GET" if request.method == "HEAD" else request.method or "", UNDECLARED)
-        if not self.gathers(request):
+        if not self.operation.grouped:  # the leader of a group looks at its connection: no other caller needs one
             check_health(using())
         try:
             with suggest.BoundedComparisons():
@@ -147,11 +147,6 @@ class OJSView(APIView):
         finally:
             tracing.forget(token)
             self.break_reference_cycles()
-
-    def gathers(self, request: HttpRequest) -> bool:
-        """Whether this call goes to the database through a group, whose leader looks at its connection: no other caller
-        of the group needs one."""
-        return False
 
     def break_reference_cycles(self) -> None:
         """Take apart the circles in which a view holds itself by its methods, and DRF's request itself and the view.
@@ -328,9 +323,6 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
             return ""
         default = f"view_{cls.model_name}" if operator and method == "GET" and cls.model_name else ""
         return default if operation.right is None else operation.right
-
-    def gathers(self, request: HttpRequest) -> bool:
-        return self.operation.grouped
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         self.action = "metadata" if request.method == "OPTIONS" else self.action_map.get(request.method.lower()) or ""

@@ -373,7 +373,7 @@ def _attempts(row: JobRow, page: AttemptPage, window: pagination.PageWindow) -> 
     if page.has_more:
         following = pagination.encode(window.offset + window.limit, page.attempts[-1].number)
         standing["next_cursor"] = following
-    meta = jsontext.loads(row["meta"]) if redaction.active() else None
+    meta = jsontext.loads(row["meta"]) if redaction.site_rules() else None
     shown: list[Attempt] = [one.redacted(row["type"], meta) for one in page.attempts]
     return {
         "job_id": row["id"], "state": row["state"], "attempts": shown, "total": page.total, "next_cursor": following,
@@ -383,7 +383,7 @@ def _attempts(row: JobRow, page: AttemptPage, window: pagination.PageWindow) -> 
 
 def _args_size(row: JobRow) -> int | None:
     """The bytes of the arguments; None where a reader may not see those: it tells of them."""
-    rules = redaction.active()
+    rules = redaction.site_rules()
     if rules is not None and rules.tells(frozenset({"args"}), rules.hidden(row["type"], jsontext.loads(row["meta"]))):
         return None
     return jsontext.byte_length(row["args"])

@@ -77,7 +77,8 @@ def to_text(data: Any) -> str:
     """The JSON text of an answer."""
     if not isinstance(data, dict):
         return _text(data)
-    if not any(map(_holds_text, data.values())) and _ESCAPE not in (whole := jsontext.dumps(data)):
+    candidates = [value for value in data.values() if isinstance(value, RawJSON | list)]
+    if not any(map(_holds_text, candidates)) and _ESCAPE not in (whole := jsontext.dumps(data)):
         return whole
     return "{" + ",".join(f"{jsontext.dumps(key)}:{_text(value)}" for key, value in data.items()) + "}"
 

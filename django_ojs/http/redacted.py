@@ -26,19 +26,19 @@ def job(row: JobRow) -> dict[str, Any]:
 
 def progress(row: JobRow, found: JobProgress | None) -> dict[str, Any]:
     """`row` may lack its meta."""
-    meta = row.get("meta") if redaction.active() else None
+    meta = row.get("meta") if redaction.site_rules() else None
     return redaction.progress(reports.describe(row, found), row["type"], meta and jsontext.loads(meta))
 
 
 def checkpoint(row: JobRow, state: Any) -> Any:
     """The state that a job has saved."""
-    meta = row["meta"] if redaction.active() else None
+    meta = row["meta"] if redaction.site_rules() else None
     return redaction.part("checkpoint", state, row["type"], meta and jsontext.loads(meta))
 
 
 def mask_of_logs(row: JobRow) -> redaction.Logs:
     """What may be shown of the lines of this job, which has its arguments and meta."""
-    if redaction.active() is None:
+    if redaction.site_rules() is None:
         return redaction.Logs(row["type"], None, None)
     return redaction.Logs(row["type"], jsontext.loads(row["args"]), row["meta"] and jsontext.loads(row["meta"]))
 

@@ -3,10 +3,10 @@
 The scheduler sends the mails, so neither a handler nor who delegates waits for a mail server. Where the server fails
 between two mails, the next try leaves out who has the mail. One that was sent as the process ended may be sent again.
 
-A link is for one approval, one round of it (`approvals.round_of`) and one user. It decides once, since a decision ends
-the approval, and as long as that user is asked: not after the time of `OJS["APPROVAL_MAIL"]`, after the approval was
-given to others or asked again, or once the user is inactive or has another password or mail address. Its token is
-behind the `#` of its address, so browsers send it to no server and into no `Referer`; no row and no log has it.
+A link is for one approval, one asking of it (`approvals.asking_of`) and one user. It decides once, because a decision
+ends the approval. It is refused after the time of `OJS["APPROVAL_MAIL"]`, after the approval was given to others or
+asked again, and once the user is inactive or has another password or mail address. Its token stands behind the `#` of
+its address, so browsers send it to no server and into no `Referer`. No row and no log has it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class SentMails:
         self._sent: dict[tuple[uuid.UUID, str], set[str]] = {}
 
     def of(self, approval: Approval) -> set[str]:
-        """The primary keys of those who have the mail of this round."""
-        return self._sent.setdefault((approval.pk, approvals.round_of(approval)), set())
+        """The primary keys of those who have the mail of this asking."""
+        return self._sent.setdefault((approval.pk, approvals.asking_of(approval)), set())
 
     def forget(self) -> None:
         self._sent.clear()
@@ -182,7 +182,7 @@ class DecisionLink:
 
 def token(approval: Approval, user: Any) -> str:
     """What a link to decide this approval, as it is asked now, has for this user."""
-    facts = [approval.pk.hex, approvals.round_of(approval), str(user.pk), _seal(user, settings.SECRET_KEY)]
+    facts = [approval.pk.hex, approvals.asking_of(approval), str(user.pk), _seal(user, settings.SECRET_KEY)]
     return signing.dumps(facts, salt=_SALT)
 
 
@@ -210,7 +210,7 @@ def read(token: str, *, using: str | None = None) -> DecisionLink:
     user: Any = get_user_model()._default_manager.filter(pk=user_pk).first()
     approval_id = uuid.UUID(key)
     name = f"user:{user_pk}" if user is None else Decider.of(user).name  # the key of one who is gone
-    who = Decider(name, user, round=asked)  # a superuser, too, only while it asks that user
+    who = Decider(name, user, asking=asked)  # a superuser, too, only while it asks that user
     try:
         return _read(token, approval_id, who, seal, database(using))
     except OJSError as error:

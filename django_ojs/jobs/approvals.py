@@ -85,14 +85,14 @@ class Decider:
         user: the user, who must be one of those who are asked.
         limits: what the key reaches.
         may_all: whether it may decide whoever was asked: a superuser, or a key with the scope.
-        round: the only round (`round_of`) in which it may, for the link of a mail; '': in each.
+        asking: the only asking (`asking_of`) in which it may, for the link of a mail; '': in each.
     """
 
     name: str
     user: Any = None
     limits: Limits = UNLIMITED
     may_all: bool = False
-    round: str = ""
+    asking: str = ""
 
     @classmethod
     def of(cls, user: Any) -> Decider:
@@ -104,7 +104,7 @@ class Decider:
         """Raise PermissionDenied unless it may decide this approval."""
         if not self.limits.covers(approval.queue, approval.type):
             raise NotFound.resource("approval", str(approval.pk))
-        if self.round and self.round != round_of(approval):
+        if self.asking and self.asking != asking_of(approval):
             raise PermissionDenied(
                 phrase("This was asked again, or others are asked, since this link was sent."),
                 details={"principal": self.name, "approval_id": str(approval.pk)},
@@ -126,7 +126,7 @@ def names(approval: Approval) -> list[str]:
     return sorted(str(one) for one in approval.assignees.all())
 
 
-def round_of(approval: Approval) -> str:
+def asking_of(approval: Approval) -> str:
     """What is another text once the approval is asked again or given to others, but not when more are asked."""
     asked_at = round(approval.requested_at.timestamp() * 1_000_000)
     return f"{asked_at}-{min((one.pk for one in approval.assignees.all()), default=0)}"

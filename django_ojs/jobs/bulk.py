@@ -288,7 +288,7 @@ def matching(wanted: JobFilter, limit: int, *, using: str | None = None) -> list
 
 def _with_meta(jobs: QuerySet[Job], meta: dict[str, Any]) -> list[uuid.UUID]:
     """Those with these members. What the site hides counts as it is shown, or asking would tell what it is."""
-    hides = redaction.active() is not None
+    hides = redaction.site_rules() is not None
     found: list[uuid.UUID] = []
     rows: Iterable[tuple[uuid.UUID, str, Any]] = jobs.values_list("pk", "type", "meta").iterator(chunk_size=_CHUNK)
     for job_id, job_type, value in rows:
@@ -610,7 +610,7 @@ def _broke_off(action_id: int, error: Exception, most: int, using: str) -> None:
     Where the site hides anything it is the kind of the error: a sentence may repeat arguments.
     """
     kind = type(error).__name__
-    problem = f"{kind}: {error}" if str(error) and redaction.active() is None else kind
+    problem = f"{kind}: {error}" if str(error) and redaction.site_rules() is None else kind
     found = BulkAction.objects.using(using).filter(pk=action_id, state=BulkAction.State.RUNNING)
     found.update(tries=F("tries") + 1, problem=problem.replace("\0", "")[:500])
     found.filter(tries__gte=most).update(state=BulkAction.State.FAILED, finished_at=clock.now(using))

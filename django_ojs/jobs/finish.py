@@ -34,7 +34,7 @@ from django_ojs.lifecycle.transitions import (
     RowOrError,
     add_error,
     end_attempt,
-    in_rounds,
+    in_turns,
     outcome_of,
     refuse,
     settled_all,
@@ -93,7 +93,7 @@ def ack_one(ack_: Ack, *, using: str | None = None) -> JobRow:
 def _ack_each(acks: Sequence[Ack], *, using: str) -> list[RowOrError | Exception]:
     """ACK for several callers. Of several reports on one job each counts after the one before."""
     skip_locked = len(acks) > 1
-    return in_rounds(
+    return in_turns(
         acks, lambda some: _ack(some, COLUMNS, using, skip_locked=skip_locked, tries_again=False),
         about=lambda ack: ack.job_id,
     )  # fmt: skip
@@ -301,7 +301,7 @@ class _Reported:
 def _fail_each(reports: Sequence[_Reported], *, using: str) -> list[RowOrError | Exception]:
     """FAIL for several callers. Of several reports on one job each counts after the one before."""
     skip_locked = len(reports) > 1
-    return in_rounds(
+    return in_turns(
         reports, lambda some: _fail(some, skip_locked=skip_locked, using=using), about=lambda one: one.job_id
     )
 

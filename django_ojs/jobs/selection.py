@@ -71,7 +71,7 @@ from django_ojs.statistics import counters
 def with_error(text: str) -> Q:
     """`with_error_text`, for acts on what fits. Where the site hides anything, the text has to be an error's type,
     which is never hidden: else one could find out the rest by asking what fits."""
-    return with_error_text(text) if redaction.active() is None else with_error_type(text)
+    return with_error_text(text) if redaction.site_rules() is None else with_error_type(text)
 
 
 def with_error_type(name: str) -> Q:
@@ -103,7 +103,7 @@ def tags(extra: Any) -> Any:
 
 def _is_shown_in_errors(text: str) -> tuple[Check, Columns] | None:
     """A list compares a text with what it shows of the errors."""
-    if redaction.active() is None:
+    if redaction.site_rules() is None:
         return None
     return lambda row: _shows(text, row, "errors"), ("type", "meta", "errors")
 
@@ -161,7 +161,7 @@ def _is_tagged(tag: str) -> tuple[Check, Columns]:
 
 def _is_shown_in(text: str) -> tuple[Check, Columns] | None:
     """A search must not tell what the site hides."""
-    if redaction.active() is None:
+    if redaction.site_rules() is None:
         return None
     return lambda row: _shows(text, row, "args", "meta"), ("type", "meta", "args")
 

@@ -291,7 +291,7 @@ def only(outcomes: Iterable[T | OJSError]) -> T:
     return outcome
 
 
-def in_rounds(
+def in_turns(
     reports: Sequence[R], act: Callable[[Sequence[R]], Sequence[T | Exception]], *, about: Callable[[R], Hashable]
 ) -> list[T | Exception]:
     """`act` on reports about different jobs, and then on the second ones about the same jobs, and so on; the outcomes

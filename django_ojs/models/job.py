@@ -241,16 +241,12 @@ JSON_COLUMNS: frozenset[str] = frozenset(f.attname for f in Job._meta.concrete_f
 @functools.lru_cache(maxsize=64)
 def _raw(names: tuple[str, ...]) -> tuple[Any, ...]:
     """What to select for these columns. The verbs ask for the same few lists of columns again and again."""
-    return tuple(_expression(name) for name in names)
-
-
-def _expression(name: str) -> Any:
-    if name in JSON_COLUMNS:
-        return ExpressionWrapper(F(name), output_field=models.TextField())
-    if name == LIMITED:
-        by_queue = Queue.objects.filter(Q(name=OuterRef("queue")) | Q(name=TEMPLATE), limited=True)
-        return ExpressionWrapper(Q(rate_key__gt="") | Exists(by_queue), output_field=models.BooleanField())
-    return F(name)
+    by_queue = Queue.objects.filter(Q(name=OuterRef("queue")) | Q(name=TEMPLATE), limited=True)
+    made: dict[str, Any] = {
+        name: ExpressionWrapper(F(name), output_field=models.TextField()) for name in JSON_COLUMNS.intersection(names)
+    }
+    made[LIMITED] = ExpressionWrapper(Q(rate_key__gt="") | Exists(by_queue), output_field=models.BooleanField())
+    return tuple(made.get(name, F(name)) for name in names)
 
 
 def blank_row(now: dt.datetime, **values: Any) -> JobRow:

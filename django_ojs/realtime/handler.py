@@ -32,7 +32,7 @@ from django.urls import NoReverseMatch, reverse, set_script_prefix
 from django.utils.module_loading import import_string
 
 from django_ojs.conf import ojs_settings
-from django_ojs.guard import attempt, described
+from django_ojs.guard import described, may_fail
 
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -261,7 +261,7 @@ class StreamThreads:
     def _work(self, call: Callable[[], None] | None) -> None:
         box: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         while call is not None:
-            attempt("A call of the server", call)  # an answer that cannot be given must not cost the thread
+            may_fail("A call of the server", call)  # an answer that cannot be given must not cost the thread
             call = self._next(box)
         connections.close_all()
 

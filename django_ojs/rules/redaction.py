@@ -211,7 +211,7 @@ class Logs:
     """
 
     def __init__(self, job_type: str, args: Any, meta: Any) -> None:
-        self._rules = rules = active()
+        self._rules = rules = site_rules()
         hidden = rules.hidden(job_type, meta) if rules else frozenset()
         self.hidden = not hidden.isdisjoint(_LOGS)
         self._backtraces = self.hidden or "backtraces" in hidden
@@ -263,7 +263,7 @@ class Logs:
 _compiled: tuple[Mapping[str, Any], Rules] | None = None
 
 
-def active() -> Rules | None:
+def site_rules() -> Rules | None:
     """The site's rules; None where it has none, as most sites."""
     global _compiled
     setting = ojs_settings.REDACT
@@ -276,14 +276,14 @@ def active() -> Rules | None:
 
 def job(envelope: dict[str, Any]) -> dict[str, Any]:
     """A job's envelope, a schedule or a workflow as it is shown to readers."""
-    rules = active()
+    rules = site_rules()
     shown: dict[str, Any] = envelope if rules is None else rules.frame(envelope, frozenset())
     return shown
 
 
 def event(job_type: str, data: dict[str, Any]) -> dict[str, Any]:
     """The data of an event. It does not say whether its job was classified: under that rule no event shows results."""
-    rules = active()
+    rules = site_rules()
     if rules is None:
         return data
     hidden = rules.unknown(job_type) if job_type else rules.of_others()
@@ -300,7 +300,7 @@ def error(job_type: str, value: Any) -> Any:
 
 def progress(report: dict[str, Any], job_type: str, meta: Any) -> dict[str, Any]:
     """What `jobs.progress.describe` says; `meta` None where it is not at hand."""
-    rules = active()
+    rules = site_rules()
     if rules is None:
         return report
     hidden = rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta)
@@ -309,13 +309,13 @@ def progress(report: dict[str, Any], job_type: str, meta: Any) -> dict[str, Any]
 
 def part(name: str, value: Any, job_type: str, meta: Any) -> Any:
     """One part of a job as it is shown: `name` is one of `PARTS`, `extra`, or the name of another attribute."""
-    rules = active()
+    rules = site_rules()
     return value if rules is None else rules.part(name, value, rules.hidden(job_type, meta))
 
 
 def hides(name: str, job_type: str, meta: Any = None) -> bool:
     """Whether this part of such a job is hidden as a whole; without its meta, whether it may be."""
-    rules = active()
+    rules = site_rules()
     if rules is None:
         return False
     return name in (rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta))
@@ -324,7 +324,7 @@ def hides(name: str, job_type: str, meta: Any = None) -> bool:
 def tells(name: str, job_type: str, meta: Any = None) -> bool:
     """Whether what is made of this part (a sentence that quotes it, its digest, its length) may give away what is
     hidden, by its member's name too; without the job's meta, whether it may of any job of this type."""
-    rules = active()
+    rules = site_rules()
     if rules is None:
         return False
     return rules.tells(frozenset({name}), rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta))

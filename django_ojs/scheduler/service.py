@@ -21,7 +21,7 @@ from django_ojs.database import answers, leave_old_server, note_read_only
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
 from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
-from django_ojs.guard import attempt, get_logger, words_of
+from django_ojs.guard import get_logger, may_fail, words_of
 from django_ojs.parts import FIRST_RESTART, LONGEST_RESTART, PATIENCE, Part, PartEvent
 
 logger = get_logger(__name__)
@@ -118,7 +118,7 @@ class Service(Part):
                 return None
             return self._restarts.failed("died")
         finally:
-            attempt("Closing the connections of a thread", connections.close_all)
+            may_fail("Closing the connections of a thread", connections.close_all)
 
 
 class Duty(Protocol):
@@ -173,7 +173,7 @@ class DutyThread(Service):
         except GaveUp:
             return AFTER_FAULT
         except BaseException:  # noqa: BLE001 - it is logged there; SystemExit in a site's code must not end the rest
-            attempt("Closing the connections that a duty has lost", close_old_connections)
+            may_fail("Closing the connections that a duty has lost", close_old_connections)
             return self._faults[duty.name].failed()
         self._faults[duty.name].worked()
         return pause

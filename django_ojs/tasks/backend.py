@@ -21,7 +21,7 @@ from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import SCHEDULE_NAMES, ScheduleOptions, checked_options, encode_arguments
 from django_ojs.database import database
 from django_ojs.errors import NotFound
-from django_ojs.guard import Interrupted, attempt, attempt_inside, log_fault
+from django_ojs.guard import Interrupted, log_fault, may_fail, may_fail_inside
 from django_ojs.hooks import together
 from django_ojs.registry import InvalidHandler, is_coroutine_function, registry
 from django_ojs.rules import names
@@ -144,7 +144,7 @@ def finished(contexts: Sequence[JobContext]) -> None:
     ended = {(row["id"], row["attempt"]): row for row in rows}
     for context in contexts:
         if (row := ended.get((context.id, context.attempt))) and (definition := find(context.type)):
-            attempt("Sending task_finished", _send_finished, definition, context, row)
+            may_fail("Sending task_finished", _send_finished, definition, context, row)
 
 
 class TaskDefinition(JobDefinition[..., ..., Any]):
@@ -243,7 +243,7 @@ def plain(value: Any) -> Any:
 def _perform(definition: TaskDefinition, context: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call the task's function for one attempt; its result as JSON has it. Raises what the function raises."""
     result = results.from_row(definition.task, context.whole_row)
-    attempt_inside("Sending task_started", task_started.send_robust, sender=_sender(result), task_result=result)
+    may_fail_inside("Sending task_started", task_started.send_robust, sender=_sender(result), task_result=result)
     given = _arguments(definition, context, args, result)
     try:
         value = definition.task.func(*given, **kwargs)

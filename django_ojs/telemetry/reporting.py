@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 
 from django_ojs.client.context import JobContext, log_fields
 from django_ojs.conf import ojs_settings
-from django_ojs.guard import attempt, get_logger
+from django_ojs.guard import get_logger, may_fail
 from django_ojs.signals import job_failed
 from django_ojs.telemetry import tracing
 
@@ -40,7 +40,7 @@ def report(exception: BaseException, context: JobContext, handler: Any) -> list[
             found += [str(text)[:MAX_TEXT]] if text else []
         except BaseException:
             logger.exception("The error reporter %s failed.", path, extra=log_fields(context.row))
-    attempt("Sending job_failed", _send, exception, context, handler)
+    may_fail("Sending job_failed", _send, exception, context, handler)
     return found
 
 

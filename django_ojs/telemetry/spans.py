@@ -72,7 +72,7 @@ class Enqueueing:
         """Tell what became of the jobs: of a single one everything, of many how many there were."""
         for outcome in outcomes:
             if isinstance(outcome, Exception):
-                shown = redaction.active() is None  # a refusal may repeat what it refuses
+                shown = redaction.site_rules() is None  # a refusal may repeat what it refuses
                 if shown:
                     self._span.record_exception(outcome)
                 self._span.set_status(Status(StatusCode.ERROR, str(outcome) if shown else type(outcome).__name__))

@@ -62,7 +62,7 @@ def detached() -> Iterator[None]:
 def enqueueing(documents: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Callable[[Sequence[Any]], None] | None]]:
     """A block that pushes envelopes, each with the trace context, within a span where spans are made
     (`hooks.around_push`)."""
-    received, spans = _received.get(), active()
+    received, spans = _received.get(), spans_in_use()
     if received is _DETACHED and spans is None:
         yield documents, None
     elif received is _DETACHED:
@@ -86,7 +86,7 @@ def creating(plan: Plan) -> Iterator[Callable[[str], None]]:
     with contextlib.ExitStack() as stack:
         if received is _DETACHED:
             context: Mapping[str, str] = {}
-        elif (spans := active()) is not None:
+        elif (spans := spans_in_use()) is not None:
             context, made = stack.enter_context(spans.workflow(plan, received or {}))
         else:
             context = _ambient(received)
@@ -100,7 +100,7 @@ def _ignore(workflow_id: str) -> None:
     """For a process that makes no spans: the id goes nowhere."""
 
 
-def active() -> Any:
+def spans_in_use() -> Any:
     """The module `spans` where an SDK of OpenTelemetry is at work and the site wants spans; else None."""
     spans = _loaded()
     return spans if spans and ojs_settings.TRACING != "off" and spans.is_on() else None
@@ -108,7 +108,7 @@ def active() -> Any:
 
 def record(exc: BaseException) -> None:
     """Note an exception in the span of the run that raised it."""
-    if (spans := active()) is not None:
+    if (spans := spans_in_use()) is not None:
         spans.record(exc)
 
 

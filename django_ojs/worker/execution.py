@@ -44,10 +44,10 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import close_if_cut
 from django_ojs.guard import (
     Interrupted,
-    attempt,
     described,
     get_logger,
     log_fault,
+    may_fail,
     release_logging_locks,
     tolerated,
 )
@@ -205,7 +205,7 @@ class ThreadRunner:
         except BaseException as error:  # noqa: BLE001 - `replace_dead` tells of it
             hand.error = error
         finally:
-            attempt("Closing the connections of a thread", connections.close_all)
+            may_fail("Closing the connections of a thread", connections.close_all)
 
     def _given_back(self) -> Loan | None:
         """A thread no longer serves an asynchronous run: who is to have it next, of those that wait."""
@@ -275,14 +275,14 @@ def in_clean_context(function: Callable[[], T]) -> T:
 
 def _run_all(batch: Sequence[JobRun], clean: contextvars.Context) -> list[tuple[JobRun, RunOutcome]]:
     """Run these one after the other. The connections are checked once between two handlers."""
-    spans = attempt("Looking for OpenTelemetry", tracing.active)
+    spans = may_fail("Looking for OpenTelemetry", tracing.spans_in_use)
     return [(run, clean.copy().run(_run_in_thread, run, spans, looked=index > 0)) for index, run in enumerate(batch)]
 
 
 def _run_in_thread(run: JobRun, spans: Any, *, looked: bool = False) -> RunOutcome:
     """The outcome of a run in this thread, whatever happens around its handler.
 
-    `looked`: the look at the connections was just now. `spans` as `tracing.active()` returns it.
+    `looked`: the look at the connections was just now. `spans` as `tracing.spans_in_use()` returns it.
     """
     try:
         outcome = _run_interruptibly(run, spans, looked=looked)
@@ -324,7 +324,7 @@ def _run_interruptibly(run: JobRun, spans: Any, *, looked: bool) -> RunOutcome:
         tidy(run.context)
     else:
         release_logging_locks()
-        attempt("Closing the connections of a handler", drop_all)  # it may have been struck in the middle of a query
+        may_fail("Closing the connections of a handler", drop_all)  # it may have been struck in the middle of a query
     return outcome
 
 
@@ -421,7 +421,7 @@ class LoopRunner:
                 except Interrupted:  # for a coroutine that has ended just before
                     pass
                 except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # asyncio lets these through
-                    attempt("Looking for the run that has ended a loop", self._blame, error)
+                    may_fail("Looking for the run that has ended a loop", self._blame, error)
                 release_logging_locks()
             left = list(self._tasks)
             for task in left:
@@ -433,8 +433,8 @@ class LoopRunner:
             self._error = error
             for task in asyncio.all_tasks(self._loop):  # now, and not in whatever thread collects the garbage
                 context = self._contexts.get(task) or contextvars.Context()  # where what it has set can be put back
-                attempt("Ending a coroutine", context.run, task.get_coro().close)
-            attempt("Closing an event loop", self._loop.close)
+                may_fail("Ending a coroutine", context.run, task.get_coro().close)
+            may_fail("Closing an event loop", self._loop.close)
 
     def _blame(self, error: BaseException) -> None:
         """Fail the run of which a task or a callback has raised this, unless another task of the run receives it."""
@@ -498,7 +498,7 @@ class LoopRunner:
         if run.interruption is not None:
             release_logging_locks()
         run.outcome = outcome
-        attempt("Closing the caches of a run", caches.close_all)  # they are of its context
+        may_fail("Closing the caches of a run", caches.close_all)  # they are of its context
         following = self._done(self, [(run, outcome)])
         if following is not None:
             self._spawn(following)
@@ -516,7 +516,7 @@ def _run_of(handle: asyncio.Handle) -> JobRun | None:
 
 def execute(run: JobRun) -> RunOutcome:
     """The outcome of a synchronous handler, run in this thread, in a span of its own where spans are made."""
-    spans = tracing.active()
+    spans = tracing.spans_in_use()
     return _execute(run) if spans is None else _traced(run, spans)
 
 
@@ -525,18 +525,18 @@ def _traced(run: JobRun, spans: Any) -> RunOutcome:
     with tolerated("The span of a run", partial(spans.executing, run.context)) as span:
         outcome = run.outcome = _execute(run)
         if span is not None:
-            attempt("The end of a span", _conclude, run, spans, span)
+            may_fail("The end of a span", _conclude, run, spans, span)
     return outcome
 
 
 async def aexecute(run: JobRun) -> RunOutcome:
     """The outcome of an asynchronous handler, run on this loop."""
-    if (spans := attempt("Looking for OpenTelemetry", tracing.active)) is None:
+    if (spans := may_fail("Looking for OpenTelemetry", tracing.spans_in_use)) is None:
         return await _aexecute(run)
     with tolerated("The span of a run", partial(spans.executing, run.context)) as span:
         outcome = run.outcome = await _aexecute(run)
         if span is not None:
-            attempt("The end of a span", _conclude, run, spans, span)
+            may_fail("The end of a span", _conclude, run, spans, span)
     return outcome
 
 
@@ -715,7 +715,7 @@ def _of_value(run: JobRun, value: Any) -> RunOutcome:
         return run.interrupted(run.interruption)
     run.outcome = outcome = runs.of_result(run.context.result if value is None else value)
     if isinstance(outcome, runs.Failed):
-        attempt("The log line of a failure", _log_refused, run.context, outcome)
+        may_fail("The log line of a failure", _log_refused, run.context, outcome)
     return outcome
 
 
@@ -729,24 +729,24 @@ def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     if it is what came out."""
     if run.ended_with is not None and isinstance(exc, asyncio.CancelledError):
         exc = run.ended_with
-    if attempt("Reading an exception", runs.is_boundary, exc):
+    if may_fail("Reading an exception", runs.is_boundary, exc):
         run.outcome = run.stopped_between_steps()
         return run.outcome
-    if run.interruption is not None and attempt("Reading an exception", runs.is_interruption, exc):
+    if run.interruption is not None and may_fail("Reading an exception", runs.is_interruption, exc):
         run.outcome = run.interrupted(run.interruption)
-        attempt("The log line of a run that was stopped", _log, logging.WARNING, run.context,
+        may_fail("The log line of a run that was stopped", _log, logging.WARNING, run.context,
                 "%s %s was stopped: %s", run.interruption.value)  # fmt: skip
         return run.outcome
-    if attempt("Reading an exception", runs.is_cut_off, exc):
+    if may_fail("Reading an exception", runs.is_cut_off, exc):
         return _cut_off(run, exc)
-    attempt("Trimming a traceback", _without_our_frames, exc)
+    may_fail("Trimming a traceback", _without_our_frames, exc)
     run.outcome = outcome = runs.of_exception(exc)
-    attempt("What follows on a failure", run.raised, exc)
-    means = attempt("Reading an exception", runs.meant, exc)
+    may_fail("What follows on a failure", run.raised, exc)
+    means = may_fail("Reading an exception", runs.meant, exc)
     if not isinstance(means, Directive | Suspended):
-        attempt("Asking retry_if", _ask_handler, run, exc, outcome)
+        may_fail("Asking retry_if", _ask_handler, run, exc, outcome)
     if isinstance(means, Fail) or not isinstance(means, Directive | Suspended):
-        attempt("Telling of a failure", _report_failure, run, exc, outcome)
+        may_fail("Telling of a failure", _report_failure, run, exc, outcome)
     return outcome
 
 
@@ -760,9 +760,9 @@ def _ask_handler(run: JobRun, exc: BaseException, outcome: RunOutcome) -> None:
 def _cut_off(run: JobRun, exc: BaseException, *, began: bool = True) -> RunOutcome:
     """The outcome where the database went away under the handler: no failure of its own, so no one is told of one. If
     that was while its transaction was committed, the server knows whether it was."""
-    what = attempt("Redacting an error", _said, run.context, exc) or type(exc).__name__
+    what = may_fail("Redacting an error", _said, run.context, exc) or type(exc).__name__
     run.outcome = outcome = runs.CutOff(what, began)
-    attempt("The log line of a run that was cut off", _log, logging.WARNING, run.context,
+    may_fail("The log line of a run that was cut off", _log, logging.WARNING, run.context,
             "%s %s was cut off, because the database went away, and runs again: %s", what)  # fmt: skip
     return outcome
 
@@ -770,10 +770,10 @@ def _cut_off(run: JobRun, exc: BaseException, *, began: bool = True) -> RunOutco
 def _report_failure(run: JobRun, exc: BaseException, outcome: RunOutcome) -> None:
     """Tell the span, the site's reporters and the log of an exception: each whatever the others do."""
     context = run.context
-    what, shown = attempt("Redacting an error", _loggable, context, exc) or (type(exc).__name__, None)
+    what, shown = may_fail("Redacting an error", _loggable, context, exc) or (type(exc).__name__, None)
     if shown is not None:
-        attempt("Recording an exception in a span", tracing.record, shown)
-        reports = attempt("Reporting an exception", reporting.report, shown, context, run.definition.handler)
+        may_fail("Recording an exception in a span", tracing.record, shown)
+        reports = may_fail("Reporting an exception", reporting.report, shown, context, run.definition.handler)
         if reports and isinstance(outcome, runs.Failed):
             outcome.error.setdefault("details", {})["reports"] = reports
     _log_failure(context, outcome, what, shown)
@@ -782,7 +782,7 @@ def _report_failure(run: JobRun, exc: BaseException, outcome: RunOutcome) -> Non
 def _log_failure(context: JobContext, outcome: RunOutcome, what: str, exc: BaseException | None = None) -> None:
     """One line, at ERROR, for a failure that ends the job. Of one that will be repeated `job.retrying` is the line,
     with its error and the time of the next attempt; the traceback is here, at DEBUG, and in the job's error."""
-    repeated = attempt("Asking whether an attempt is repeated", _is_repeated, context, outcome)
+    repeated = may_fail("Asking whether an attempt is repeated", _is_repeated, context, outcome)
     _log(logging.DEBUG if repeated else logging.ERROR, context, "%s %s failed: %s", what, exc)
 
 
@@ -837,7 +837,7 @@ def _inside_transaction(run: JobRun, using: str, chain: Callable[[], Any]) -> Ru
             raise
         return _cut_off(run, error, began=False)
     finally:
-        attempt("The look at a long transaction", _warn_if_long, run, using, time.monotonic() - started)
+        may_fail("The look at a long transaction", _warn_if_long, run, using, time.monotonic() - started)
     return Acknowledged()
 
 
@@ -904,7 +904,7 @@ def tidy(context: JobContext | None = None) -> None:
         _tidy(context)
     except BaseException as error:  # noqa: BLE001
         log_fault("Looking after the connections of this thread", error)
-        attempt("Closing the connections of this thread", drop_all)
+        may_fail("Closing the connections of this thread", drop_all)
 
 
 def _tidy(context: JobContext | None) -> None:

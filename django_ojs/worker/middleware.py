@@ -16,7 +16,7 @@ from typing import Any
 from django_ojs import output
 from django_ojs.client.context import JobContext, log_fields
 from django_ojs.client.directives import Discard, Retry, Snooze, StepBoundary, Suspended
-from django_ojs.guard import Interrupted, attempt, get_logger
+from django_ojs.guard import Interrupted, get_logger, may_fail
 from django_ojs.messages import count
 from django_ojs.telemetry import logs
 from django_ojs.worker.runs import meant
@@ -95,11 +95,11 @@ def _logged(context: JobContext) -> Iterator[None]:
     try:
         yield
     except BaseException as exc:
-        status, error = attempt("Reading an exception", _status_of, exc) or ("failed", type(exc).__name__)
+        status, error = may_fail("Reading an exception", _status_of, exc) or ("failed", type(exc).__name__)
         raise
     finally:
         # It may not change how the job ends, even where the run's time is over while it is written.
-        attempt("The log line of a run", _log_end, context, started, status, error)
+        may_fail("The log line of a run", _log_end, context, started, status, error)
 
 
 def _status_of(exc: BaseException) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from django_ojs.backoff import Backoff
 from django_ojs.client.context import Link
-from django_ojs.guard import attempt, described, get_logger
+from django_ojs.guard import described, get_logger, may_fail
 from django_ojs.models import JobRow
 from django_ojs.registry import Definition, registry
 from django_ojs.scheduler.service import Service
@@ -264,9 +264,9 @@ class Pool:
             following = self._take()
             wanted = len(self._line) <= self._low or (following is None and self._busy + 1 == self.concurrency)
             wanted = wanted or any(run.abandoned or run.doubtful_at <= now for run, _ in done)  # to be claimed again
-        attempt("Noting how long handlers took", self.ahead_limit.record_durations, done)  # what was taken must be run
+        may_fail("Noting how long handlers took", self.ahead_limit.record_durations, done)  # what was taken must be run
         if wanted:
-            attempt("Waking the claimer", self._on_room)
+            may_fail("Waking the claimer", self._on_room)
         if following is None:
             return None
         if following[0] is runner:
@@ -298,7 +298,7 @@ class Pool:
             started = list(iter(self._take, None))
         for runner, batch in started:
             self._start(runner, batch)
-        attempt("Waking the claimer", self._on_room)
+        may_fail("Waking the claimer", self._on_room)
 
     def __repr__(self) -> str:
         return f"<Pool {self._busy}/{self.concurrency}, {len(self._line)} waiting>"

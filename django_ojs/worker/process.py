@@ -159,7 +159,7 @@ class WorkerProcess:
 
     def _join(self) -> None:
         """Start every part, and announce it. The first heartbeat registers the worker."""
-        tracing.active()  # imports what makes spans: the first job would wait for that
+        tracing.spans_in_use()  # imports what makes spans: the first job would wait for that
         services = (
             self._supervisor, self._after_hooks, self._log_writer, self._writer, self._heartbeat, self._waker,
             self._deadlines, self._scheduler, self._health_reporter,

@@ -39,7 +39,7 @@ from django_ojs.backoff import Backoff
 from django_ojs.client.context import log_fields
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.guard import attempt, described, get_logger
+from django_ojs.guard import described, get_logger, may_fail
 from django_ojs.messages import count, jobs
 from django_ojs.registry import registry
 from django_ojs.scheduler.service import RESTART, Service, persist
@@ -535,7 +535,7 @@ def hand_back(worker_id: str, incarnation: str, death: Death | None, ring: LogRi
     timer.start()
     using = database(None)
     if ring is not None:  # before another worker can run the jobs, and log
-        attempt("Storing the lines of handlers of a dead worker", joblogs.salvage, ring, using, too_late)
+        may_fail("Storing the lines of handlers of a dead worker", joblogs.salvage, ring, using, too_late)
     result = persist(
         lambda: dead.hand_back(worker_id, incarnation=incarnation, death=death, using=using), using, too_late
     )

@@ -31,7 +31,7 @@ from django_ojs.database import answers
 from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
 from django_ojs.faults import DatabaseFault, fault_of, is_about_data, is_contention, passes
 from django_ojs.groupcommit import LEFT_OUT
-from django_ojs.guard import attempt, get_logger
+from django_ojs.guard import get_logger, may_fail
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_free, fail, fail_free
 from django_ojs.messages import jobs
@@ -617,4 +617,4 @@ def _call_hook(after: After, contexts: Sequence[JobContext]) -> None:
     except BaseException:
         logger.exception("What is to follow on %s failed.", jobs(len(contexts)))
     finally:
-        attempt("Tidying up behind what follows on jobs", tidy)
+        may_fail("Tidying up behind what follows on jobs", tidy)

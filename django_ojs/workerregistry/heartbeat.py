@@ -16,7 +16,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.groupcommit import Group
 from django_ojs.lifecycle.reservations import moved_forward, renew, save_renewed
-from django_ojs.lifecycle.transitions import in_rounds
+from django_ojs.lifecycle.transitions import in_turns
 from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.rules.rows import holds
@@ -93,7 +93,7 @@ def beat_with_others(beat_: Beat, *, using: str | None = None) -> BeatAnswer:
 def _beat_each(beats: Sequence[Beat], *, using: str) -> Sequence[BeatAnswer | Exception]:
     """BEAT for several callers. Of several heartbeats of one worker each counts after the one before."""
     several = len(beats) == 1 and len(beats[0].active) > 1
-    return in_rounds(
+    return in_turns(
         beats, lambda some: _beat(some, skip_locked=several, using=using), about=lambda one: one.worker_id
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ class Principal:
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def claim(worker: Worker, who: Principal | None, now: dt.datetime) -> None:
+def take_name(worker: Worker, who: Principal | None, now: dt.datetime) -> None:
     """Make a worker that is free the principal's, in memory. Raises PermissionDenied if it may not name the worker.
 
     None is this process itself, such as an `ojs_worker`.
@@ -71,9 +71,9 @@ def claim(worker: Worker, who: Principal | None, now: dt.datetime) -> None:
 
 
 def check(worker: Worker, who: Principal | None, now: dt.datetime) -> None:
-    """`claim` for a call that changes no owner."""
+    """`take_name` for a call that changes no owner."""
     owner = worker.owner
-    claim(worker, who, now)
+    take_name(worker, who, now)
     worker.owner = owner
 
 

@@ -210,7 +210,7 @@ def _claimed(worker_id: str, who: Principal, now: dt.datetime, using: str) -> st
         if worker is None:  # noted by an earlier call of this batch, or forgotten meanwhile
             raise ownership.refusal(worker_id, who)
         before = worker.owner
-        ownership.claim(worker, who, now)
+        ownership.take_name(worker, who, now)
         if worker.owner != before:
             worker.save(using=using, update_fields=["owner"])
     return worker.owner
@@ -319,7 +319,7 @@ def _introduced(
     created: bool,
 ) -> tuple[Worker, list[Record]]:  # fmt: skip
     """The worker with what it says of itself, not yet saved; events if it is new. Raises what `meet` raises."""
-    ownership.claim(worker, who, now)
+    ownership.take_name(worker, who, now)
     if incarnation and worker.incarnation != incarnation:
         if worker.last_heartbeat_at is not None:
             raise NameInUse(worker, now)

@@ -23,7 +23,7 @@ from django_ojs.jobs.fetch import Fetch, fetch, fetch_each, fetch_with_others
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.lifecycle.ended import jobs_ended
-from django_ojs.lifecycle.transitions import in_rounds
+from django_ojs.lifecycle.transitions import in_turns
 from django_ojs.models import Event, Job, Worker
 from django_ojs.queues import configuration, maintenance
 from django_ojs.store import store_of
@@ -344,7 +344,7 @@ def test_a_race_that_is_lost_in_a_later_round_is_for_the_caller_to_run_again() -
             raise OperationalError("database is locked")
         return [report.upper() for report in reports]
 
-    assert in_rounds(["a", "b", "a"], act, about=lambda report: report) == ["A", "B", LEFT_OUT]
+    assert in_turns(["a", "b", "a"], act, about=lambda report: report) == ["A", "B", LEFT_OUT]
     assert rounds == [["a", "b"], ["a"]]
 
 

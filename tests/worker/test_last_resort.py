@@ -253,11 +253,11 @@ def test_spans(bench: Bench, end: type[BaseException], monkeypatch: pytest.Monke
         current_ids=lambda: ("", ""),
     )  # fmt: skip
 
-    def active() -> Any:
+    def spans_in_use() -> Any:
         at("active")
         return spans
 
-    monkeypatch.setattr(tracing, "active", active)
+    monkeypatch.setattr(tracing, "spans_in_use", spans_in_use)
     check(bench)
     assert reached
 
