@@ -57,6 +57,7 @@ class _Anchor(NamedTuple):
 _override: dt.datetime | None = None
 _host: _Anchor | None = None
 _databases: dict[str, _Anchor] = {}
+_on_this_host: set[str] = set()  #: the databases that have no clock of their own
 _asked_last: str | None = None
 _gap_logged = False
 _stamp_lock = threading.Lock()
@@ -76,7 +77,10 @@ def now(using: str | None = None) -> dt.datetime:
     known = _databases.get(alias) if alias is not None else None
     if known is not None and (using is None or ticks - known.at < _RESYNC_SECONDS):
         return known.time(ticks)
-    if using is None or connections[using].vendor not in _ASK:
+    if using is None or using in _on_this_host:
+        return _host_time(ticks)
+    if connections[using].vendor not in _ASK:
+        _on_this_host.add(using)
         return _host_time(ticks)
     return _ask(using)
 
@@ -102,6 +106,7 @@ def forget() -> None:
     global _host, _asked_last, _gap_logged
     _host, _asked_last, _gap_logged = None, None, False
     _databases.clear()
+    _on_this_host.clear()
 
 
 def _wall() -> dt.datetime:

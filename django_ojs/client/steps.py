@@ -1030,8 +1030,8 @@ class _Call:
             found = self._log.reload(self.name)
             if found is None or not found.has_ended:
                 raise
-            step = found
-        return stepvalues.decode(step.result or "null")
+            return stepvalues.decode(found.result or "null")
+        return value if type(value) in stepvalues.SCALARS else stepvalues.decode(step.result)
 
     def failed(self, error: Exception) -> float | None:
         """How many seconds to wait for the next try; None: there is none. Raises `Suspended` where that is long."""

@@ -25,6 +25,8 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
 TAG, VALUE = "$type", "value"
+#: What is kept as it is, whatever its value.
+SCALARS = frozenset({str, int, bool, type(None)})
 
 
 class _Codec(NamedTuple):
@@ -110,6 +112,8 @@ _register(frozenset, "frozenset", list, frozenset)
 
 def encode(value: Any, step: str) -> str:
     """What the step returned as JSON text. Raises TypeError, which names the place, for what cannot be kept."""
+    if type(value) in SCALARS:
+        return jsontext.dumps(value)
     plain = _encoded(value, f"The result of step {step!r}", 0)
     check_json(plain, "result")
     return jsontext.dumps(plain)

@@ -5,7 +5,6 @@ Every change is fenced: it needs the run that holds the job. A run that has lost
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime as dt
 import uuid
@@ -28,7 +27,7 @@ from django_ojs.rules.steps import Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
 from django_ojs.store import store_of
-from django_ojs.store.steps import EVENT_COLUMNS, STEP_COLUMNS, Holder
+from django_ojs.store.steps import Holder
 
 #: The columns of a step in the order of its fields, without the result.
 _FIELDS = tuple(field.name for field in dataclasses.fields(Step))[:-1]
@@ -49,13 +48,14 @@ def record(holder: Holder, step: Step, *, locked: bool = False, using: str) -> b
     One statement, which is its own transaction unless one is open. `locked`: the effects of the step are in the open
     transaction, and what would take the job away waits until it ends.
     """
-    values = _values(step) | {"job_id": holder.job_id}
-    inside = connections[using].in_atomic_block
+    connection = connections[using]
     try:
-        with atomic(using=using) if inside else contextlib.nullcontext():
+        if not connection.in_atomic_block:
+            return statements.insert(holder, step, connection, locked=locked)
+        with atomic(using=using):
             if locked:
                 store_of(using).certify(Job.objects.using(using).filter(_is(holder)), "visible_until")
-            return statements.insert(holder, values, locked=locked, using=using)
+            return statements.insert(holder, step, connection, locked=locked)
     except IntegrityError as error:
         only_if_taken(error)
         raise StepExists(step.name) from error
@@ -198,7 +198,8 @@ def _held(holder: Holder) -> Q:
 
 
 def _values(step: Step) -> dict[str, Any]:
-    columns = EVENT_COLUMNS if step.event_name is not None else STEP_COLUMNS
-    values = {name: getattr(step, name) for name in columns if name != "job_id"}
+    values = {name: getattr(step, name) for name in _FIELDS}
+    if step.event_name is None:
+        del values["event_name"], values["event_key"]
     values["result"] = None if step.result is None else RawJSON(step.result)
     return values
