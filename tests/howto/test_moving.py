@@ -85,8 +85,10 @@ def moved() -> list[tuple[Any, ...]]:
     return [(*job, due if job[2] == "scheduled" else None) for *job, due in found]
 
 
-PAID = ("order.pay", [17, 990], "available", None)
-LATER = ("order.pay", [17, 990], "scheduled", AT)
+#: The arguments of `pay(17, cents=990)`.
+BY_NAME = [17, {"$kwargs": {"cents": 990}}]
+PAID = ("order.pay", BY_NAME, "available", None)
+LATER = ("order.pay", BY_NAME, "scheduled", AT)
 
 
 def read(reader: Reader, name: str) -> None:
@@ -105,13 +107,17 @@ def test_celery(page: Reader) -> None:
     scheduled = {"celery@one": [waits("shop.tasks.pay", "a"), waits("shop.tasks.other", "b")], "celery@two": []}
     control = SimpleNamespace(inspect=lambda: SimpleNamespace(scheduled=lambda: scheduled), revoke=revoked.append)
     read(page, "celery")
-    plan = {"enabled": True, "args": "[17]", "kwargs": '{"cents": 990}', "description": "", "interval": None}
+    plan = {"task": "shop.tasks.pay", "enabled": True, "one_off": False, "args": "[17]", "kwargs": '{"cents": 990}'}
+    plan |= {"description": "", "interval": None, "crontab": None, "clocked": None}
     daily = SimpleNamespace(
         minute="0", hour="7", day_of_month="*", month_of_year="*", day_of_week="*", timezone="Europe/Paris"
     )
     plans = rows(
-        {**plan, "name": "Pay: daily", "task": "shop.tasks.pay", "crontab": daily},
+        {**plan, "name": "Pay: daily", "crontab": daily},
         {**plan, "name": "other", "task": "shop.tasks.other", "crontab": daily},
+        {**plan, "name": "tonight", "one_off": True, "crontab": daily},
+        {**plan, "name": "later", "one_off": True, "clocked": SimpleNamespace(clocked_time=AT)},
+        {**plan, "name": "over", "one_off": True, "clocked": SimpleNamespace(clocked_time=AT), "enabled": False},
     )
     beat = {"PeriodicTask": SimpleNamespace(objects=plans)}
     page.install({
@@ -119,10 +125,10 @@ def test_celery(page: Reader) -> None:
         "django_celery_beat.models": beat,
     })  # fmt: skip
     page.move("coming-from/celery")
-    assert (moved(), revoked) == ([LATER], ["a"])
+    assert (moved(), revoked) == ([LATER, LATER], ["a"])
     made = CronSchedule.objects.filter(name="pay-daily").values_list("expression", "timezone").get()
     assert made == ("0 7 * * *", "Europe/Paris")
-    assert [one.name for one in plans] == ["other"]
+    assert [one.name for one in plans] == ["other", "tonight", "over"]
 
 
 def test_django_q2(page: Reader, settings: Any) -> None:
@@ -148,8 +154,7 @@ def test_django_q2(page: Reader, settings: Any) -> None:
     names = {"Schedule": kinds, "OrmQ": SimpleNamespace(objects=queued)}
     page.install({"django_q": {}, "django_q.models": names})
     page.move("coming-from/django-q2")
-    by_name = [17, {"$kwargs": {"cents": 990}}]
-    assert moved() == [("order.pay", by_name, "scheduled", AT), PAID]
+    assert moved() == [LATER, PAID]
     assert (len(schedules), len(queued)) == (4, 1)
     made = CronSchedule.objects.filter(name__startswith="pay-").order_by("name")
     assert list(made.values_list("name", "expression")) == [
@@ -158,10 +163,14 @@ def test_django_q2(page: Reader, settings: Any) -> None:
     ]  # fmt: skip
     assert set(made.values_list("timezone", flat=True)) == {"Europe/Paris"}
     fired = [trigger(name)[1]["id"] for name in ("pay-3", "pay-6")]
-    assert [Job.objects.get(pk=key).args for key in fired] == [[17, 990], by_name]
+    assert [Job.objects.get(pk=key).args for key in fired] == [[17, 990], BY_NAME]
 
 
-def test_huey(page: Reader) -> None:
+@pytest.mark.parametrize("utc", [True, False])
+def test_huey(page: Reader, settings: Any, utc: bool) -> None:
+    settings.TIME_ZONE = "Europe/Paris"
+    eta = AT.replace(tzinfo=None) if utc else AT.replace(tzinfo=None) + dt.timedelta(hours=1)
+
     def waits(name: str = "pay", **members: Any) -> SimpleNamespace:
         return SimpleNamespace(name=name, args=(17,), kwargs={"cents": 990, "task": None}, **{"eta": None} | members)
 
@@ -171,7 +180,7 @@ def test_huey(page: Reader) -> None:
         flush_queue=lambda: flushed.append("queue"), flush_schedule=lambda: flushed.append("schedule")
     )
     huey = SimpleNamespace(
-        pending=lambda: [waits(), waits("other"), gone], scheduled=lambda: [waits(eta=AT.replace(tzinfo=None))],
+        pending=lambda: [waits(), waits("other"), gone], scheduled=lambda: [waits(eta=eta)], utc=utc,
         is_revoked=lambda one: one is gone, storage=storage,
     )  # fmt: skip
     read(page, "huey")
@@ -191,7 +200,7 @@ def test_procrastinate(page: Reader) -> None:
             f"{contrib}.django.models": {"ProcrastinateJob": SimpleNamespace(objects=waiting)},
         })  # fmt: skip
     page.move("coming-from/procrastinate")
-    assert moved() == [LATER]
+    assert moved() == [("order.pay", [{"$kwargs": {"order_id": 17, "cents": 990}}], "scheduled", AT)]
     assert Job.objects.get().priority == 5
 
 
@@ -201,18 +210,29 @@ def test_rq(page: Reader) -> None:
         "b": SimpleNamespace(func_name="shop.tasks.other", args=(), kwargs={}),
     }
     jobs["a"].delete = lambda: jobs.pop("a")
+    other = {"func_name": "shop.tasks.pay", "args": (17,), "kwargs": {"cents": 990}, "id": "c"}
+    times = [
+        (SimpleNamespace(**other, meta={}), AT.replace(tzinfo=None)),
+        (SimpleNamespace(**other, meta={"cron_string": "0 7 * * *"}), AT.replace(tzinfo=None)),
+        (SimpleNamespace(**other, meta={"interval": 60, "repeat": 3}), AT.replace(tzinfo=None)),
+    ]
+    stopped: list[Any] = []
+    scheduler = SimpleNamespace(get_jobs=lambda *, with_times: times, cancel=stopped.append)
     removed: list[str] = []
     registry = SimpleNamespace(
         get_job_ids=lambda: list(jobs), get_scheduled_time=lambda key: AT, remove=removed.append
     )  # fmt: skip
     read(page, "rq")
     page.install({
-            "django_rq": {"get_queue": lambda name: SimpleNamespace(connection=name)},
+            "django_rq": {
+                "get_queue": lambda name: SimpleNamespace(connection=name), "get_scheduler": lambda name: scheduler,
+            },
             "rq": {}, "rq.job": {"Job": SimpleNamespace(fetch=lambda key, connection: jobs[key])},
             "rq.registry": {"ScheduledJobRegistry": lambda queue: registry},
         })  # fmt: skip
     page.move("coming-from/rq")
-    assert (moved(), removed, list(jobs)) == ([LATER], ["a"], ["b"])
+    assert (moved(), removed, list(jobs)) == ([LATER, LATER], ["a"], ["b"])
+    assert stopped == [times[0][0]]
 
 
 @task(backend="immediate")
@@ -240,17 +260,18 @@ def test_django_tasks_db(reader: Reader) -> None:
 
 
 def test_apscheduler(page: Reader) -> None:
-    jobs = rows({"next_run_time": AT}, {"next_run_time": AT})
-    jobs[0].id, jobs[1].id = "pay-17", "other"
+    jobs = rows({"next_run_time": AT}, {"next_run_time": AT}, {"next_run_time": None})
+    jobs[0].id, jobs[1].id, jobs[2].id = "pay-17", "other", "pay-17"  # the last is paused
     read(page, "apscheduler")
     page.install({"django_apscheduler.models": {"DjangoJob": SimpleNamespace(objects=jobs)}})
     page.move("coming-from/apscheduler")
-    assert (moved(), [row.id for row in jobs]) == ([LATER], ["other"])
+    assert moved() == [("order.pay", [17, 990], "scheduled", AT)]
+    assert [row.next_run_time for row in jobs] == [AT, None]
 
 
 def test_django_background_tasks(page: Reader) -> None:
     def waits(name: str, repeat: int = 0) -> dict[str, Any]:
-        return {"task_name": name, "repeat": repeat, "run_at": AT, "params": lambda: ([17, 990], {})}
+        return {"task_name": name, "repeat": repeat, "run_at": AT, "params": lambda: ([17], {"cents": 990})}
 
     tasks = rows(waits("shop.tasks.pay"), waits("shop.tasks.pay", 3600), waits("shop.tasks.other"))
     read(page, "django-background-tasks")
