@@ -228,9 +228,8 @@ def long_memory(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
         (clock, "_RESYNC_SECONDS"), (configuration, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 3600.0)
-    if summary := sys.modules.get("django_ojs.statistics.summary"):
-        for shared in list(summary.Shared._all):
-            monkeypatch.setattr(shared, "_seconds", 3600.0)
+    if pages := sys.modules.get("django_ojs.admin.base"):
+        monkeypatch.setattr(pages._asked, "_seconds", 3600.0)
 
 
 @pytest.fixture
