@@ -178,3 +178,18 @@ def test_a_record_does_not_wait_for_a_heartbeat_and_one_with_effects_is_before_o
     finally:
         other.close()
         connection.close()
+
+
+def test_steps_are_recorded_by_each_connection_that_the_handler_has(start_worker: Start) -> None:
+    @job("kept.connection", durable=True)
+    def handler(context: JobContext) -> list[int]:
+        found = []
+        for number in range(3):
+            found.append(context.step(f"step-{number}", int, number))
+            connection.close()
+        return found
+
+    handle = handler.enqueue()
+    start_worker(until_empty=True, scheduler=False).wait()
+    assert handle.refresh().result == [0, 1, 2]
+    assert list(JobStep.objects.order_by("pk").values_list("name", flat=True)) == ["step-0", "step-1", "step-2"]
