@@ -55,6 +55,7 @@ from django_ojs.jobs.bulk import JOBS, BulkReport, BulkVerb, How
 from django_ojs.jobs.cancel import Cancelled
 from django_ojs.jobs.candidates import Pushed
 from django_ojs.jobs.filterfields import Member, Notation, read_states
+from django_ojs.jobs.history import ERASURE_MEMBERS
 from django_ojs.jobs.idempotency import MAX_KEY_LENGTH, Answer
 from django_ojs.jobs.retry import OVERRIDABLE, check_override
 from django_ojs.jobs.selection import JobFilter, names_in
@@ -571,9 +572,7 @@ class BulkActionSerializer(AnswerSerializer):
     matched = serializers.IntegerField()
     succeeded = serializers.IntegerField()
     failed = serializers.IntegerField()
-    filter = DocumentField(
-        {name: {} for name in (*names_in(Notation.OPERATOR), "before", "event_types", "job_types", "queues")}
-    )
+    filter = DocumentField({name: {} for name in (*names_in(Notation.OPERATOR), "before", *ERASURE_MEMBERS)})
     override = DocumentField({name: {} for name in sorted(OVERRIDABLE)}, allow_null=True)
     per_minute = serializers.IntegerField(allow_null=True)
     errors: Any = BulkActionErrorSerializer(many=True)

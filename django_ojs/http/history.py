@@ -47,7 +47,8 @@ PER_PAGE, STATISTICS_FOR = 50, dt.timedelta(days=1)
 #: Of a limit that was above `MAX_EVENTS`.
 CLAMPED = "X-OJS-Limit-Clamped"
 _ACTORS = ("worker", "client", "system", "user")
-_SEARCH = "start end event_types queues job_types sources job_id workflow_id"
+_FILTER = "event_types queues job_types sources job_id workflow_id"
+_SEARCH = f"start end {_FILTER}"
 _NEWEST_FIRST = (SortKey("round", True, int), SortKey("attempt", True, int))
 
 
@@ -314,7 +315,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
 
     @operation(
         scope="admin.purge", right="delete_job", answer=HistoryPurgedSerializer, audit="history.purge",
-        query="before queues event_types job_types", audits_itself=True,
+        query=f"before {_FILTER}", audits_itself=True,
     )  # fmt: skip
     def clear(self, request: Request) -> Response:
         """Erase what happened to jobs before an instant.
@@ -326,8 +327,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
         if before is None:
             raise query_fault("before", "is required: the instant before which events are erased", "")
         self.act.detail["before"] = format_instant(before)
-        self.act.detail |= {name: query.texts(request, name) for name in ("queues", "event_types", "job_types")
-                            if query.texts(request, name)}  # fmt: skip
+        self.act.detail |= {name: given for name in _FILTER.split() if (given := query.texts(request, name))}
         done = bulk.purge_history(before, _asked(request), self.act, using=using())
         if isinstance(done, int):
             return Response(self.represent(_purged(done)))

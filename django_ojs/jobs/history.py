@@ -102,6 +102,7 @@ class Erasure:
         """What a bulk action keeps of it; what is not asked for is left out."""
         events = self.wanted.events
         kept = {name: getattr(events, name) for name in _KEPT} | {"event_types": self.wanted.names}
+        kept |= {name: list(map(str, getattr(events, name))) for name in _KEPT_IDS}
         lists = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
         asked = {name: value for name, value in lists.items() if value not in ([], None, False)}
         return {"before": format_instant(self.before), **asked, "edge": self.edge}
@@ -113,12 +114,16 @@ class Erasure:
         given: dict[str, Any] = {
             name: tuple(kept[name]) if isinstance(kept[name], list) else kept[name] for name in _KEPT & kept.keys()
         }
+        given |= {name: tuple(map(uuid.UUID, kept[name])) for name in _KEPT_IDS & kept.keys()}
         wanted = HistoryQuery(Filter(types=history.stored_types(names), **given), names)
         return cls(dt.datetime.fromisoformat(kept["before"]), wanted, kept["edge"])
 
 
 #: The members of a filter that an erasure may have, beside the types.
-_KEPT = {"queues", "job_types", "only_queues", "only_types", "only_jobs"}
+_KEPT = {"queues", "job_types", "sources", "only_queues", "only_types", "only_jobs"}
+_KEPT_IDS = {"job_ids", "workflow_ids"}
+#: What programs see of these.
+ERASURE_MEMBERS = ("event_types", "job_types", "queues", "sources", *sorted(_KEPT_IDS))
 
 
 _looked: dict[Hashable, float] = {}

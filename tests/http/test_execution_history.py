@@ -440,6 +440,19 @@ class TestWholeHistory:
         entry = AuditEntry.objects.latest("pk")
         assert (entry.action, entry.detail["events_deleted"]) == ("history.purge", 4)
 
+    def test_erasing_much_of_one_job_leaves_the_others_alone(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The bulk action erases what was asked for, by whatever member of the query."""
+        one, other = pushed(), pushed()
+        monkeypatch.setattr(bulk, "MOST_EVENTS", 0)
+        for name, value in (("job_id", str(one)), ("sources", "/none/*"), ("workflow_id", str(one))):
+            query = urlencode({"before": "2999-01-01T00:00:00Z", name: value})
+            if api.delete(f"/history?{query}").json()["async"]:
+                while bulk.advance_action():
+                    pass
+        assert [event["job_id"] for event in api.get("/history").json()["events"]] == [str(other)]
+        assert [entry.detail["job_id"] for entry in AuditEntry.objects.filter(action="history.purge")
+                if "job_id" in entry.detail] != []  # fmt: skip
+
     def test_erasing_much_goes_on_in_the_background(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, frozen_clock: Any
     ) -> None:
