@@ -99,7 +99,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "`pay.options(…).enqueue(17)`", celery="`apply_async`, `ClockedSchedule`", rq="`enqueue_in`, `enqueue_at`",
             huey="`schedule`",
             dramatiq="`send_with_options`", procrastinate="`configure`", tasks="`using`", background="`schedule=`",
-            scheduler="`DateTrigger`",
+            scheduler="`DateTrigger`", q2="`Schedule.ONCE`",
             errors={
                 "handler": {
                     _OPTIONS: "apply_async send_with_options", ".options(delay=...).enqueue(...)": "enqueue_in",
@@ -297,8 +297,12 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         _row('`delete_schedule("pay-17")`', scheduler="`remove_job`"),
         _row("`validate_cron`, of a field", q2="`validate_cron`"),
-        _row('`cron="0 9 * * *"`', celery="`crontab`, `CrontabSchedule`", huey="`crontab`", scheduler="`CronTrigger`"),
-        _row('`cron="@every 90m"`', celery="`IntervalSchedule`", scheduler="`IntervalTrigger`"),
+        _row('`cron="0 9 * * *"`, with `timezone=` if it was not read in UTC',
+             celery="`crontab`, `CrontabSchedule`", huey="`crontab`", scheduler="`CronTrigger`",
+             q2="`Schedule.CRON`, `HOURLY`, `DAILY`, `WEEKLY`, `MONTHLY`, `QUARTERLY`, `YEARLY`",
+             background="`Task.HOURLY`, `DAILY`, `WEEKLY`"),
+        _row('`cron="@every 90m"`', celery="`IntervalSchedule`", scheduler="`IntervalTrigger`",
+             q2="`Schedule.MINUTES`, `BIWEEKLY`", background="`EVERY_2_WEEKS`, `EVERY_4_WEEKS`"),
         _row("the workers: one of them leads", celery="`beat`, `CELERY_BEAT_…`", rq="`Scheduler`, `get_scheduler`",
              scheduler="`BackgroundScheduler`, `BlockingScheduler`, `AsyncIOScheduler`, `DjangoJobStore`"),
         _row("`ojs_cron disable`, `enable`", scheduler="`pause_job`, `resume_job`"),

@@ -57,7 +57,7 @@ TREES = {
         [
             ("shop/celery.py:3", "Celery", "nothing: the site's own database"),
             ("shop/celery.py:4", ".beat_schedule", '@job("order.pay", cron="0 9 * * *")'),
-            ("shop/celery.py:4", "crontab", 'cron="0 9 * * *"'),
+            ("shop/celery.py:4", "crontab", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
             ("shop/celery.py:5", "app.conf.timezone", "timezone= of a schedule"),
             ("shop/settings.py:1", "CELERY_TASK_ALWAYS_EAGER", "the fixture ojs_inline"),
             ("shop/settings.py:2", "CELERY_ENABLE_UTC", "nothing: it is always so, or not needed"),
@@ -134,7 +134,7 @@ TREES = {
             ("tasks.py:3", "@db_task", '@job("order.pay")'),
             ("tasks.py:3", "retries=", "retry={…}"),
             ("tasks.py:5", "@db_periodic_task", '@job("order.pay", cron="0 9 * * *")'),
-            ("tasks.py:5", "crontab", 'cron="0 9 * * *"'),
+            ("tasks.py:5", "crontab", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
             ("views.py:2", "charge(...)", "charge.enqueue(...), if it shall be a job"),
             ("views.py:3", ".schedule", "pay.options(…).enqueue(17)"),
             ("views.py:4", ".call_local", "pay(17) runs here and now"),
@@ -213,8 +213,28 @@ TREES = {
                 plan("shop.tasks.tidy")
                 Q_CLUSTER = {"name": "x"}
             """,
+            "plans.py": """\
+                from django_q.models import Schedule
+                Schedule.objects.create(func="shop.tasks.pay", schedule_type=Schedule.ONCE)
+                Schedule.objects.create(func="shop.tasks.pay", schedule_type=Schedule.DAILY)
+                Schedule.objects.create(func="shop.tasks.pay", schedule_type=Schedule.MINUTES)
+            """,
+            "shop/migrations/0001_plan.py": """\
+                from django_q.models import Schedule
+                Schedule.objects.get(func="shop.tasks.pay")
+            """,
         },
         [
+            ("plans.py:2", ".ONCE", "pay.options(…).enqueue(17)"),
+            ("plans.py:2", "Schedule", 'register_schedule("pay-17", pay.s(17), cron=…), while the site runs'),
+            ("plans.py:3", ".DAILY", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
+            ("plans.py:3", "Schedule", 'register_schedule("pay-17", pay.s(17), cron=…), while the site runs'),
+            ("plans.py:4", ".MINUTES", 'cron="@every 90m"'),
+            ("plans.py:4", "Schedule", 'register_schedule("pay-17", pay.s(17), cron=…), while the site runs'),
+            (
+                "shop/migrations/0001_plan.py:2", "Schedule",
+                "nothing in a migration, but it keeps the package; see Migrations in docs/coming-from/index.md",
+            ),
             ("views.py:2", "django_q.humanhash.uuid", ""),
             ("views.py:3", "async_task", "pay.enqueue(17)"),
             ("views.py:3", "hook=", "chain(a.s(), b.s()).enqueue()"),
@@ -238,6 +258,7 @@ TREES = {
         [
             ("tasks.py:3", "@background", '@job("order.pay")'),
             ("tasks.py:3", "schedule=", "pay.options(…).enqueue(17)"),
+            ("tasks.py:5", ".DAILY", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
             ("tasks.py:5", "Task", "django_ojs.models.Job"),
             ("tasks.py:5", "pay(...)", "pay.enqueue(...), if it shall be a job"),
             ("tasks.py:5", "repeat=", '@job("order.pay", cron="0 9 * * *")'),
@@ -259,7 +280,7 @@ TREES = {
         [
             ("jobs.py:3", "BackgroundScheduler", "the workers: one of them leads"),
             ("jobs.py:4", ".add_job", '@job("order.pay", cron="0 9 * * *")'),
-            ("jobs.py:4", "CronTrigger", 'cron="0 9 * * *"'),
+            ("jobs.py:4", "CronTrigger", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
             (
                 "jobs.py:4", "max_instances=",
                 'rate_limit={"key": …, "concurrency": 1}; in a handler with lock("x", timeout="10m")',

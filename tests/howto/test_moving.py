@@ -146,7 +146,9 @@ def test_django_q2(page: Reader, settings: Any) -> None:
     queued = rows(
         {"func": lambda: "shop.tasks.pay", "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
         {"func": lambda: "shop.tasks.other", "args": lambda: (), "kwargs": dict},
+        {"func": lambda: tasks.pay, "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
     )
+    tasks = page.module("shop/tasks.py", "def pay(order_id, cents): ...")
     read(page, "django-q2")
     kinds = SimpleNamespace(
         ONCE="O", CRON="C", MINUTES="I", HOURLY="H", DAILY="D", WEEKLY="W", MONTHLY="M", objects=schedules
@@ -154,7 +156,7 @@ def test_django_q2(page: Reader, settings: Any) -> None:
     names = {"Schedule": kinds, "OrmQ": SimpleNamespace(objects=queued)}
     page.install({"django_q": {}, "django_q.models": names})
     page.move("coming-from/django-q2")
-    assert moved() == [LATER, PAID]
+    assert moved() == [LATER, PAID, PAID]
     assert (len(schedules), len(queued)) == (4, 1)
     made = CronSchedule.objects.filter(name__startswith="pay-").order_by("name")
     assert list(made.values_list("name", "expression")) == [
