@@ -220,6 +220,8 @@ def test_no_event_is_given_to_who_does_not_wait(
     assert "/give/" not in page(looker, waiting)
     waiting.cancel()
     assert "does not wait in its step" in give(admin_client, waiting, "1")
+    form = admin_client.get(url("job", "give", waiting.id) + "?step=charge").content.decode()
+    assert "waits for the event" not in form
     assert not DurableEvent.objects.exists()
     assert not AuditEntry.objects.exists()
 

@@ -171,6 +171,7 @@ def pages(client: Client) -> list[str]:
     found += [f"{url('job')}?state={state}" for state in ("active", "retryable", "discarded", "dead_letter")]
     return [
         *found,
+        f"{LETTERS}group/?type=mail.send&error=TimeoutError",
         f"{url('job')}?q=nonsense",
         url("queue", "history", "mail"),
         url("apikey", "delete", APIKey.objects.get().pk),

@@ -28,3 +28,17 @@ def test_no_class_is_defined_twice() -> None:
     found = Counter(selector for selector in rules(CSS.read_text()) if re.fullmatch(r"\.[\w-]+", selector))
     assert len(found) > 50, "else nothing is read"
     assert [name for name, number in found.items() if number > 1] == []
+
+
+def test_every_table_with_many_columns_is_cards_on_a_phone() -> None:
+    """Otherwise it has to be panned there. That of the latencies has three short columns."""
+    templates = settings.BASE_DIR / "django_ojs" / "templates"
+    found = [
+        (aria, inside)
+        for file in sorted(templates.rglob("*.html"))
+        for aria, inside in re.findall(
+            r'<div class="ojs-wide"[^>]*aria-label="(.*?)">\s*({%[^%]*%}|<\w+)', file.read_text()
+        )
+    ]
+    assert len(found) > 10, "else nothing is read"
+    assert [aria for aria, inside in found if inside != "{% filter ojs_cards %}"] == ["{% translate 'Latency' %}"]
