@@ -192,8 +192,13 @@ class Group(Generic[Item, Result]):
         self, execute: Executor[Item, Result], *, limit: int = LIMIT, patience: float | None = None,
         size: Callable[[Item], int] = lambda item: 0,
     ) -> None:  # fmt: skip
-        """Args:
-        size: about how many characters of the caller's an item brings to the database.
+        """Make the group of one operation.
+
+        Args:
+            execute: the operation.
+            limit: how many calls one execution takes at most.
+            patience: seconds for which a call leads before another may lead beside it; None: what suits the database.
+            size: about how many characters of the caller's an item brings to the database.
         """
         self._execute, self._size = execute, size
         self._limit, self._patience = limit, patience

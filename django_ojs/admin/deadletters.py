@@ -28,7 +28,7 @@ from django_ojs.admin.base import unless_large
 from django_ojs.admin.bulkaction import action_label, progress
 from django_ojs.admin.forms import OperationForm, blame, number, text_field
 from django_ojs.admin.jobfilters import clean
-from django_ojs.admin.live import LivePages
+from django_ojs.admin.live import LiveSitePages
 from django_ojs.admin.operate import SPELLED_OUT, AdminVerb, OperatingAdmin, actor, one_by_one
 from django_ojs.admin.overview import last_errors
 from django_ojs.conf import ojs_settings
@@ -82,7 +82,7 @@ _VARIABLE = re.compile(
 _LOOKED_AT = 2000
 
 
-class DeadLetters(LivePages):
+class DeadLetters(LiveSitePages):
     """Adds the page to the admin of jobs, so that every admin site with the jobs has it, under its own name."""
 
     def get_urls(self) -> list[URLPattern]:

@@ -1,4 +1,4 @@
-"""Pages that follow the server while they are open: `LivePage` is one object's, `LivePages` are about no single object.
+"""Pages that follow the server while they are open: `LivePage` is of one object, `LiveSitePages` of the site.
 
 The server renders the part that changes. The script `live.js` asks for it when an event says that something happened,
 and now and then for what changes without one; where there is no WebSocket, or this user may read no events, it asks
@@ -141,8 +141,8 @@ class LivePage(OperatingAdmin):
         return response
 
 
-class LivePages(OperatingAdmin):
-    """An admin with live pages that are about no single object. The part that changes has an address of its own."""
+class LiveSitePages(OperatingAdmin):
+    """An admin with live pages that are about the whole site. The part that changes has an address of its own."""
 
     def live_page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
         """The page `name`; its template shows the part, and its context has `follow`."""

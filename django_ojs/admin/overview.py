@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django_ojs import clock, doctor
 from django_ojs.admin import attention, charts, display, live, maintenance, overtime
 from django_ojs.admin.base import unless_large
-from django_ojs.admin.live import LivePages
+from django_ojs.admin.live import LiveSitePages
 from django_ojs.admin.overtime import RANGES, Past, Range
 from django_ojs.models import CronSchedule, Job, Queue, Worker
 from django_ojs.queues.configuration import MAX_REASON
@@ -43,7 +43,7 @@ TYPES_BACK = dt.timedelta(days=1)
 TREND = 24
 
 
-class Overview(LivePages):
+class Overview(LiveSitePages):
     """Adds the page to the admin of jobs, so that every admin site with the jobs has it, under its own name."""
 
     def get_urls(self) -> list[URLPattern]:

@@ -133,7 +133,7 @@ class OJSView(APIView):
         return self.operation.name
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """With the trace context and the request id that the client sent at hand for the jobs it enqueues."""
+        """Answer a request; jobs that it enqueues get the trace context and the request id that the client sent."""
         given = request.META.get("HTTP_X_REQUEST_ID", "")
         given = given if _REQUEST_ID.fullmatch(given) else ""
         self.request_id = given or new_request_id()

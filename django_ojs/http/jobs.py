@@ -213,9 +213,9 @@ class JobViewSet(Idempotent, JobCheckpoints):
     def retry(self, request: Request, job_id: str) -> Response:
         """Run a failed job again.
 
-        A discarded job begins anew, a retryable one waits no longer. Only `/admin/dead-letter` changes the job. A
-        durable job goes on with its recorded steps: all of them, none of them with `clear_checkpoint`, or those before
-        the step `from_step`.
+        A discarded job begins anew, a retryable one waits no longer. To change a job as it is retried, use
+        `/admin/dead-letter`. A durable job goes on with its recorded steps: all of them, none of them with
+        `clear_checkpoint`, or those before the step `from_step`.
         """
         body = self.validated(self.payload(required=False))
         self.act.detail |= {name: body[name] for name in ("reason", "clear_checkpoint", "from_step") if body[name]}
@@ -290,7 +290,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         wait = query.flag(request, "wait")
         row = self.get_object()
         if row["state"] not in states.TERMINAL and wait:
-            row = _ended(request, row, timeout)
+            row = _wait_for_end(request, row, timeout)
         if row["state"] not in states.TERMINAL:
             body = self.represent({"job_id": identifier, "state": row["state"], "result": None})
             return Response(body, status=202, headers={"Retry-After": "1"})
@@ -623,9 +623,9 @@ def _name_culprit(error: OJSError, documents: list[Any]) -> None:
             error.message = f"jobs[{index}]: {error.message}"
 
 
-def _ended(request: Request, row: JobRow, timeout: int | None) -> JobRow:
-    """The job once it has ended, at most `timeout` seconds from now (`DEFAULT_WAIT`, cut to `MAX_WAIT`); as it is,
-    where the server waits and has the request carried out again.
+def _wait_for_end(request: Request, row: JobRow, timeout: int | None) -> JobRow:
+    """Wait until the job has ended, at most `timeout` seconds (`DEFAULT_WAIT`, cut to `MAX_WAIT`), and return its row;
+    the row as it is, where the server waits and has the request carried out again.
 
     Raises WaitTimeout, and RateLimited for a client with too many requests that wait.
     """

@@ -62,12 +62,12 @@ def is_dead_letter(row: Mapping[str, Any]) -> bool:
 
 
 def not_a_dead_letter(row: JobRow) -> OJSError | None:
-    """What `delete` refuses."""
+    """Why `delete` refuses this job; None where it does not."""
     return None if is_dead_letter(row) else NotFound.resource("dead_letter_job", str(row["id"]))
 
 
 def not_deleted(row: JobRow) -> OJSError | None:
-    """What `delete_ended` refuses."""
+    """Why `delete_ended` refuses this job; None where it does not."""
     if row["state"] in DELETABLE:
         return None
     ended = [state.value for state in DELETABLE]

@@ -431,7 +431,7 @@ def apply_retry_policy(row: JobRow, error: dict[str, Any], now: dt.datetime, com
     attempts = counted(row)
     match retrypolicy.decide(policy, error, attempts):
         case retrypolicy.FailureOutcome.RETRY:
-            return _retry(row, error, retrypolicy.backoff_ms(policy, attempts), now, component)
+            return _back_off(row, error, retrypolicy.backoff_ms(policy, attempts), now, component)
         case retrypolicy.FailureOutcome.DISCARD:
             return _discard(row, error, now, component, dead_letter=False)
         case retrypolicy.FailureOutcome.DEAD_LETTER:
@@ -480,12 +480,14 @@ def _read(failure: Failure) -> _Error:
 
 
 def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.datetime) -> list[Record]:
+    """Do what the report of an active job asks for: snooze it, let it wait as long as the handler says, or let the
+    retry policy decide. Change `row` and return its events."""
     row["suspected"] = None
     if failure.snooze_ms is not None:
         return _snooze(row, failure.snooze_ms, now)
     error |= errorobjects.stamp(row["attempt"], now)
     if (pause := _own_pause(row, failure)) is not None:
-        records = _retry(row, {**error, "retryable": True}, pause, now, "workers")
+        records = _back_off(row, {**error, "retryable": True}, pause, now, "workers")
     else:
         records = apply_retry_policy(row, error, now, "workers")
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself
@@ -493,7 +495,9 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     return records
 
 
-def _retry(row: JobRow, error: dict[str, Any], delay_ms: int, now: dt.datetime, component: str) -> list[Record]:
+def _back_off(row: JobRow, error: dict[str, Any], delay_ms: int, now: dt.datetime, component: str) -> list[Record]:
+    """Let a job that failed wait so long for its next attempt; change `row` and return its events. It is given up where
+    its time as a whole would be over by then."""
     add_error(row, error)
     end_attempt(row, now, outcome_of(error), error)
     if row["deadline_at"] is not None and now + dt.timedelta(milliseconds=delay_ms) >= row["deadline_at"]:
@@ -510,6 +514,7 @@ def _retry(row: JobRow, error: dict[str, Any], delay_ms: int, now: dt.datetime, 
 def _discard(
     row: JobRow, error: dict[str, Any], now: dt.datetime, component: str, *, dead_letter: bool
 ) -> list[Record]:
+    """Discard a job that failed, as a dead letter or not; change `row` and return its events."""
     ends = transitions.discard(row, error, now, component, dead_letter=dead_letter, after_failure=True)
     if ojs_settings.EXTENSION_EVENTS and error["retryable"]:  # only the number of attempts is against another one
         ends.insert(0, catalogue.retry_exhausted(row, now, component))

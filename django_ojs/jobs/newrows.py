@@ -69,8 +69,8 @@ def _with_free_ids(waiting: Sequence[Candidate], using: str) -> list[Candidate]:
 
 
 def savepoint_for(waiting: Iterable[Candidate], context: PushContext) -> AbstractContextManager[None]:
-    """Around an insert: inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not
-    taken."""
+    """A block around an insert, with a savepoint where it is needed: inside the caller's transaction a taken id must
+    not spoil the rest of it. Ids of ours are not taken."""
     foreign = connections[context.using].in_atomic_block and not context.own
     needed = foreign and any(candidate.named for candidate in waiting)
     return atomic(using=context.using) if needed else contextlib.nullcontext()
@@ -102,6 +102,7 @@ def insert(
 
 
 def mark_created(candidates: Sequence[Candidate], rows: Iterable[JobRow]) -> None:
+    """Note in each candidate that this row was inserted for it."""
     for candidate, row in zip(candidates, rows, strict=True):
         candidate.outcome = Pushed(row, "created", candidate.warnings)
 
@@ -188,7 +189,7 @@ def _blank(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime) -> J
 
 
 def _with_own(blank: JobRow, spec: JobSpec, now: dt.datetime, enqueued_at: dt.datetime) -> JobRow:
-    """The row of one job."""
+    """The row of one job: what all jobs of its form have, and what it has of its own."""
     row = blank.copy()
     row["id"], row["args"], row["meta"], row["trace_id"] = spec.id, spec.args_text, spec.meta_text, spec.trace_id
     row["unique_key"], row["workflow_id"], row["extra"] = spec.unique_key, spec.workflow_id, spec.extra_text
@@ -198,14 +199,15 @@ def _with_own(blank: JobRow, spec: JobSpec, now: dt.datetime, enqueued_at: dt.da
         row["created_at"] = row["enqueued_at"] = enqueued_at
     else:
         row["created_at"] = now
-    if spec.limits_ms:
-        _limit(row, spec.limits_ms)
+    if spec.other_timeouts_ms:
+        _set_timeouts(row, spec.other_timeouts_ms)
         row["wake_at"] = wake_at(row)
     return row
 
 
-def _limit(row: JobRow, given: Mapping[str, int]) -> None:
-    """Its other timeouts (binding 5): how long it may take as a whole, wait for its start, be silent, clean up."""
+def _set_timeouts(row: JobRow, given: Mapping[str, int]) -> None:
+    """Write the timeouts beside that of an execution (binding 5): how long the job may take as a whole, wait for its
+    start, be silent, clean up."""
     for name, column in (("enqueue_ttl", "start_by"), ("total_timeout", "deadline_at")):
         if name in given:
             row[column] = row["created_at"] + dt.timedelta(milliseconds=given[name])

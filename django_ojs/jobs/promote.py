@@ -61,7 +61,7 @@ def end_waits(rows: Sequence[JobRow], now: dt.datetime, component: str, using: s
 
 
 def not_run(row: JobRow) -> OJSError | None:
-    """What `run_now` refuses."""
+    """Why `run_now` refuses this job; None where it does not."""
     return None if row["state"] in RUNNABLE else refuse(row, Verb.PROMOTE, State.AVAILABLE, called="run")
 
 

@@ -76,11 +76,11 @@ def _read(documents: Sequence[Any], limits: Limits, using: str) -> Candidate:
     return candidate
 
 
-def _store(store: StoreJobs, candidates: Sequence[Candidate], *, using: str) -> list[Candidate | Exception]:
+def _store(store_jobs: StoreJobs, candidates: Sequence[Candidate], *, using: str) -> list[Candidate | Exception]:
     """Store what can be stored of these, and say of each in its `outcome` what became of it."""
     for candidate in candidates:
         candidate.outcome = None  # that of a try which failed
-    store(*_distinct(candidates, using))
+    store_jobs(*_distinct(candidates, using))
     return [LEFT_OUT if candidate.outcome is None else candidate for candidate in candidates]
 
 
@@ -179,11 +179,11 @@ def push_once(
     return keyed.answer, keyed.replayed
 
 
-def _store_keyed(store: StoreJobs, items: Sequence[Keyed], *, using: str) -> list[Keyed | Exception]:
+def _store_keyed(store_jobs: StoreJobs, items: Sequence[Keyed], *, using: str) -> list[Keyed | Exception]:
     alone = len(items) == 1
     try:
         with atomic(using=using):
-            return _hold_and_store(store, items, using, own=alone)
+            return _hold_and_store(store_jobs, items, using, own=alone)
     except IntegrityError as error:
         if not alone or items[0].candidate.spec is None:
             raise
@@ -191,7 +191,7 @@ def _store_keyed(store: StoreJobs, items: Sequence[Keyed], *, using: str) -> lis
 
 
 def _hold_and_store(
-    store: StoreJobs, items: Sequence[Keyed], using: str, *, own: bool
+    store_jobs: StoreJobs, items: Sequence[Keyed], using: str, *, own: bool
 ) -> list[Keyed | Exception]:  # fmt: skip
     """Hold the keys, push what was not pushed before, keep the answers. Of those that share a key the first alone is
     looked at."""
@@ -201,7 +201,7 @@ def _hold_and_store(
     known = idempotency.hold([item.operation for item in first.values()], using)
     new = [item for item, found in zip(first.values(), known, strict=True) if item.begin(found)]
     if waiting := [item.candidate for item in new if item.candidate.outcome is None]:
-        store(*_distinct(waiting, using, own=own))
+        store_jobs(*_distinct(waiting, using, own=own))
     answers, free = [], []
     for item in new:
         if isinstance(item.candidate.outcome, Pushed):
@@ -214,6 +214,7 @@ def _hold_and_store(
 
 
 def _given(item: Keyed) -> Keyed | Exception:
+    """What the group tells the caller of this item: the item itself, or why it was refused or left out."""
     outcome = item.candidate.outcome
     if outcome is None:
         return LEFT_OUT

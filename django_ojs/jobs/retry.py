@@ -112,7 +112,7 @@ def retry(
         was = State.DISCARDED.value
         component = "scheduler" if replays else "api"
         records = [catalogue.enqueued(row, now, component, previous_state=was) for row in changed]
-        records += [_told(row, now, replays[row["id"]] if replays else None) for row in changed]
+        records += [_event(row, now, replays[row["id"]] if replays else None) for row in changed]
         log.append(records, using)
         jobs_revived(changed, using)
         if clear_checkpoint:
@@ -131,7 +131,7 @@ def retry_one(
 
 
 def not_revived(row: JobRow, any_discarded: bool = False) -> OJSError | None:
-    """What `retry` refuses."""
+    """Why `retry` refuses this job; None where it does not."""
     if row["state"] != State.DISCARDED:
         return refuse(row, Verb.RETRY, State.AVAILABLE)
     if not (row["dead_letter"] or any_discarded):
@@ -181,7 +181,7 @@ def restart_from(job_id: uuid.UUID, step: str, *, using: str | None = None) -> J
 
 
 def not_retried(row: JobRow) -> OJSError | None:
-    """What `retry_failed` refuses."""
+    """Why `retry_failed` refuses this job; None where it does not."""
     if row["state"] in FAILED_STATES:
         return None
     return refuse(row, Verb.RETRY, State.AVAILABLE, expected_state=[state.value for state in FAILED_STATES])
@@ -192,7 +192,7 @@ def _record_replay(row: JobRow, replay: RuleReplay, now: dt.datetime) -> None:
     row["meta"] = jsontext.dumps({**jsontext.loads(row["meta"]), **dict(zip(REPLAY_META, values, strict=True))})
 
 
-def _told(row: JobRow, now: dt.datetime, replay: RuleReplay | None) -> Record:
+def _event(row: JobRow, now: dt.datetime, replay: RuleReplay | None) -> Record:
     if replay is None:
         return catalogue.of_job("dead_letter.retried", row, now, "api")
     return catalogue.of_job("dead_letter.replayed", row, now, "scheduler", rule=replay.rule, count=replay.count)

@@ -1,7 +1,8 @@
 """Changes the jobs whose time has come: PROMOTE, EXPIRE, the timeouts of binding 5, and lost reservations.
 
 Every job that time will change carries the instant in `wake_at`, behind one index. The scheduler, all the time,
-and each FETCH, for its queues, take the jobs whose instant has come; `_change` decides what becomes of each.
+and each FETCH, for the waiting jobs of its queues, take those whose instant has come; `_change` decides what becomes of
+each.
 
 In maintenance mode nothing is promoted. Everything else goes on, so that no caller waits in vain: running jobs
 lose their reservations and time out, and jobs whose time has run out are discarded.
@@ -65,7 +66,7 @@ def apply_due(
 
 
 def apply_due_waiting(queues: Sequence[str], using: str) -> int:
-    """Promote and expire the due jobs of these queues, as part of a FETCH."""
+    """`apply_due` for the waiting jobs of these queues, as part of a FETCH: promote and expire them."""
     waiting = [State.SCHEDULED, State.RETRYABLE, State.AVAILABLE]
     return _apply_due(Q(queue__in=list(queues), state__in=waiting), using, limit=500)
 
@@ -77,7 +78,10 @@ def next_due(*, using: str | None = None) -> dt.datetime | None:
 
 
 def _apply_due(condition: Q, using: str, limit: int, *, patient: bool = True) -> int:
-    """`patient` False: fail soon where another transaction holds a workflow, or a queue into which it goes on."""
+    """Lock the jobs whose instant has come, but for those that are locked, and do what is due; return how many.
+
+    `patient` False: fail soon where another transaction holds a workflow, or a queue into which it goes on.
+    """
     with atomic(using=using):
         now = clock.now(using)
         store = store_of(using)
@@ -163,6 +167,7 @@ def _stall(row: JobRow, now: dt.datetime) -> list[Record]:
 
 
 def _time_out(row: JobRow, now: dt.datetime) -> list[Record]:
+    """The attempt ran longer than its execution timeout: a failure like any other."""
     limit = dt.timedelta(milliseconds=row["timeout_ms"])
     facts = errorobjects.overrun("execution", limit, now - row["started_at"])
     message = f"The job ran longer than its execution timeout of {facts['limit_seconds']:g} s."
@@ -170,6 +175,7 @@ def _time_out(row: JobRow, now: dt.datetime) -> list[Record]:
 
 
 def _failed(row: JobRow, now: dt.datetime, kind: str, message: str, event: str, facts: dict[str, Any]) -> list[Record]:
+    """Let the retry policy decide about a failure that the server found, and tell of it by the event `event`, too."""
     error = errorobjects.server_error(kind, message, row["attempt"], now, **facts)
     records = apply_retry_policy(row, error, now, "scheduler")
     return [*records, catalogue.of_job(event, row, now, "scheduler", worker_id=row["worker_id"], **facts)]

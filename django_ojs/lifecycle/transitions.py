@@ -1,7 +1,8 @@
 """Changes the row of a job from one state to another and makes the events: one function for each arrow of `states.py`.
 
-The verbs lock the rows (`each_locked`), decide which arrow each takes, and write the columns named here. FETCH and ACK,
-the hot path, are statements of `store`.
+The functions are named by what happens to the job: `discard` and `back_off` are FAIL, `release` is REQUEUE, `lose` is
+RESCUE, `revive` is RETRY, and the others have the names of their verbs. The verbs lock the rows (`each_locked`), decide
+which arrow each takes, and write the columns named here. FETCH and ACK, the hot path, are statements of `store`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def discard(
     row: JobRow, error: dict[str, Any], now: dt.datetime, component: str, *, dead_letter: bool = True,
     after_failure: bool = False,
 ) -> list[Record]:  # fmt: skip
-    """Discard the job with `error` as the last entry of its history; change `row` and return the events.
+    """FAIL for good: discard the job with `error` as the last of its errors; change `row` and return the events.
 
     `after_failure`: a `job.failed` comes before them, which reports that the job was active.
     """
@@ -91,14 +92,14 @@ def give_up(row: JobRow, now: dt.datetime, component: str, *, after_failure: boo
 
 
 def expire(row: JobRow, kind: str, message: str, end: dt.datetime, now: dt.datetime, **facts: Any) -> list[Record]:
-    """Discard a job that did not start before `end`: as `discard_because`, but the event is `job.expired`."""
+    """EXPIRE: discard a job that did not start before `end`, as `discard_because`, but the event is `job.expired`."""
     was = row["state"]
     _enter_discarded(row, _final(row, kind, message, now, facts), now, dead_letter=True)
     return [catalogue.expired(row, now, was, end), *_in_dead_letters(row, now, "scheduler")]
 
 
 def cancel(row: JobRow, now: dt.datetime, by: str, reason: str) -> Record:
-    """Cancel the job; change `row` and return the event."""
+    """CANCEL: change `row` and return the event."""
     was = row["state"]
     end_attempt(row, now, Outcome.CANCELLED)
     finish(row, State.CANCELLED, now)
@@ -113,7 +114,7 @@ def make_available(row: JobRow, using: str) -> None:
 
 
 def release(row: JobRow, now: dt.datetime, using: str) -> None:
-    """Let an active job wait in its queue again; its attempt keeps its number."""
+    """REQUEUE: let an active job wait in its queue again; its attempt keeps its number."""
     end_attempt(row, now, Outcome.RELEASED)
     row.update(started_at=None, worker_id="", visible_until=None, timeout_at=None)
     make_available(row, using)
@@ -122,7 +123,7 @@ def release(row: JobRow, now: dt.datetime, using: str) -> None:
 def lose(
     row: JobRow, now: dt.datetime, using: str, kind: str, message: str, *, counts: bool = True, **more: Any
 ) -> list[Record]:
-    """Let an active job that lost its worker wait in its queue again; its attempt keeps its number (L1-VT-002).
+    """RESCUE: let an active job that lost its worker wait in its queue again, its attempt keeps its number (L1-VT-002).
 
     After `POISON_LIMIT` losses in a row the job is discarded instead, with the error `visibility_timeout` whatever the
     last loss was: it may be what kills its workers. A loss that does not count (`counts`) is told and no more. `more`
@@ -143,7 +144,7 @@ def lose(
 
 
 def back_off(row: JobRow, delay_ms: int, now: dt.datetime) -> None:
-    """Let an active job wait so many milliseconds for its next attempt; then `promote` makes it available.
+    """FAIL, to be tried again: let an active job wait so many milliseconds; then `promote` makes it available.
 
     Its attempt is snoozed, unless `end_attempt` has said something else of it.
     """
@@ -154,7 +155,7 @@ def back_off(row: JobRow, delay_ms: int, now: dt.datetime) -> None:
 
 
 def promote(row: JobRow, now: dt.datetime, component: str, using: str) -> list[Record]:
-    """End the wait of a scheduled or retryable job; change `row` and return the events.
+    """PROMOTE: end the wait of a scheduled or retryable job; change `row` and return the events.
 
     The end of a backoff has none of its own (events 1.7).
     """
@@ -167,8 +168,8 @@ def promote(row: JobRow, now: dt.datetime, component: str, using: str) -> list[R
 
 
 def activate(row: JobRow, now: dt.datetime, using: str) -> Record:
-    """End the staging of a pending job: it waits for its start if that is still ahead, else for a worker. Change `row`
-    and return the event."""
+    """ACTIVATE: let a pending job wait for its start if that is still ahead, else for a worker. Change `row` and return
+    the event."""
     was = row["state"]
     row["activated_at"] = now
     if row["due_at"] is not None and row["due_at"] > now:
@@ -182,7 +183,8 @@ def activate(row: JobRow, now: dt.datetime, using: str) -> Record:
 
 
 def revive(row: JobRow, now: dt.datetime, using: str) -> None:
-    """Let a discarded job begin anew: attempt 0, no errors but as `x_previous_errors`, and no end that has passed."""
+    """RETRY: let a discarded job begin anew, with attempt 0, no errors but as `x_previous_errors`, and no end that has
+    passed."""
     forget_schedule(row)
     extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     if row["errors"]:
@@ -197,7 +199,7 @@ def revive(row: JobRow, now: dt.datetime, using: str) -> None:
         attempt=0, round=(row["round"] or 0) + 1, errors="", finished_at=None, dead_letter=False, retry_delay_ms=None,
         losses=0, uncounted=None, suspected=None, extra=jsontext.dumps(extra) if extra else "",
     )  # fmt: skip
-    release(row, now, using)
+    release(row, now, using)  # the job is not active, so no attempt ends
 
 
 def forget_schedule(row: JobRow) -> None:

@@ -71,13 +71,14 @@ class SharedEvent:
         return filters.state_changed(self.envelope, self._salt)
 
     def views(self, wanted: Kinds, behind: LogPosition) -> list[dict[str, Any]]:
-        """What a reader at `behind` sees of it (`transitions.views`)."""
+        """What a reader at `behind` sees of it (`filters.views`)."""
         return filters.views(wanted, self.envelope, self._salt, self.place, behind)
 
 
 @dataclasses.dataclass(slots=True)
-class Pages:
-    """What one read brought: the events, the place to go on from, whether there may be more, and what cannot be had.
+class EventLogPage:
+    """What one read of the log brought: the events, the place to go on from, whether there may be more, and what cannot
+    be had.
 
     `back`: the log's history has changed, and the place lies before what the reader has seen of it.
     """
@@ -108,11 +109,11 @@ class LogReader:
 
         return await self._run(self._tail, read_end)
 
-    async def tail(self, place: LogPosition, *, thorough: bool) -> Pages:
+    async def tail(self, place: LogPosition, *, thorough: bool) -> EventLogPage:
         """What is new behind `place`, whatever it is. `thorough`: all that is committed now must be found, and not only
         what is in order already."""
 
-        def read_tail() -> Pages:
+        def read_tail() -> EventLogPage:
             if thorough:
                 order.catch_up(self._using)
             else:
@@ -121,10 +122,10 @@ class LogReader:
 
         return await self._run(self._tail, read_tail)
 
-    async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> Pages:
+    async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> EventLogPage:
         """What matches one of the filters behind `place`."""
 
-        def read_replay() -> Pages:
+        def read_replay() -> EventLogPage:
             other, gap = self._checked(place)
             if other is not None:
                 return other
@@ -160,7 +161,7 @@ class LogReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool, persist, look, self._using, self._stopping)
 
-    def _checked(self, place: LogPosition) -> tuple[Pages | None, dict[str, Any] | None]:
+    def _checked(self, place: LogPosition) -> tuple[EventLogPage | None, dict[str, Any] | None]:
         """What a reader gets instead of what is behind `place`, where the log is not what it has read; and the gap, if
         what was behind it has been pruned."""
         found = order.is_there(self._using, place)
@@ -168,15 +169,15 @@ class LogReader:
             return None, None
         if found.state == "ahead":  # the rest will come
             self._stopping.wait(BUSY)
-            return Pages([], place, True), None
+            return EventLogPage([], place, True), None
         if found.state == "lost":
             assert place.time is not None
             gap = log.gap_of(found, place.id, place.time, self._using)
-            return Pages([], found.place, True, gap, back=True), None
+            return EventLogPage([], found.place, True, gap, back=True), None
         missed = order.pruned_behind(self._using, place)
         return None, log.gap_behind(place.id, place.time, self._using) if missed else None
 
-    def _new(self, place: LogPosition) -> Pages:
+    def _new(self, place: LogPosition) -> EventLogPage:
         if place.time is None:
             return self._pages(order.behind(self._using, place)[:PAGE], None, place)
         # With the event at the place, which shows that the log is the one that was read.
@@ -193,12 +194,12 @@ class LogReader:
     def _pages(
         self, events: Iterable[Event], filters: Sequence[Filter] | None, place: LogPosition,
         gap: dict[str, Any] | None = None,
-    ) -> Pages:  # fmt: skip
+    ) -> EventLogPage:  # fmt: skip
         found = list(events)
         last = order.place_of(found[-1]) if found else place
         salt = ids.salt_of(self._using)
         kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]
-        return Pages([SharedEvent(row, salt) for row in kept], last, len(found) == PAGE, gap)
+        return EventLogPage([SharedEvent(row, salt) for row in kept], last, len(found) == PAGE, gap)
 
 
 @dataclasses.dataclass(slots=True)
@@ -284,15 +285,15 @@ class Stream:
         self._hub.reroute(self)
 
     def go_back(self, place: LogPosition, gap: dict[str, Any] | None) -> None:
-        """The log's history has changed: behind `place` it is another than what was offered."""
+        """Go back to `place`, behind which the log's history is another than what was offered; tell of the gap."""
         self._changes += 1  # a page that is being read, and what was offered meanwhile, may be of either
         self._offered = min(self._offered, place)
         if max(self._place, self._changed_at) > place:
             self._place, self._changed_at = min(self._place, place), place
             self.put(StreamItem("gap", details=gap or {}, place=place))
 
-    async def went_back(self, page: Pages) -> None:
-        """What was read for this stream shows that the history has changed: all streams learn of that at once."""
+    async def report_other_history(self, page: EventLogPage) -> None:
+        """Let all streams know at once that the log's history has changed, as this page shows, read for one of them."""
         changes = self._changes
         await self._hub.synced()
         if changes == self._changes:
@@ -325,7 +326,7 @@ class Stream:
         if changes != self._changes:
             return  # the page may lack what the new filters match
         if page.back:
-            await self.went_back(page)
+            await self.report_other_history(page)
             return
         if page.gap:
             self.put(StreamItem("dropped", details=page.gap))
@@ -402,7 +403,7 @@ class Hub:
                 self._drop(stream)
             await self._leave()
 
-    async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> Pages:
+    async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> EventLogPage:
         """One page of the log behind `place`."""
         assert self._reader is not None
         return await self._reader.replay(place, filters)
@@ -537,12 +538,12 @@ class Hub:
                 async with asyncio.timeout(pause):
                     await self._kick.wait()
 
-    def _go_back(self, page: Pages) -> None:
+    def _go_back(self, page: EventLogPage) -> None:
         logger.warning("The history of the event log has changed: listeners go on behind event %d.", page.place.id)
         for stream in self._streams:
             stream.go_back(page.place, page.gap)
 
-    async def _spread(self, page: Pages) -> None:
+    async def _spread(self, page: EventLogPage) -> None:
         if page.gap and not page.back:
             for stream in self._streams:
                 stream.put(StreamItem("dropped", details=page.gap))

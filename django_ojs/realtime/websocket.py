@@ -64,7 +64,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
             await self._stop()
 
     async def dispatch(self, message: Any) -> None:
-        """Without Channels' look at database connections for every frame: here nothing holds one between two."""
+        """Handle a message, without Channels' look at database connections for each: between two nothing holds one."""
         match message["type"]:
             case "websocket.connect":
                 await self.connect()
@@ -309,7 +309,7 @@ class Connection:
                 raise Closed
 
     def _go_back(self, place: LogPosition) -> None:
-        """The events behind `place` are others than were sent: they come next."""
+        """Go back to `place`: the events behind it are others than were sent, and come next."""
         self._place = place
         for each in self._subscriptions.values():
             each.begin, each.live_from = min(each.begin, place), min(each.live_from, place)
@@ -322,7 +322,7 @@ class Connection:
             to = [each for each in replay.to if self._subscriptions.get(each.asked.key) is each]
             page = await self._hub.replay(place, [each.asked.wanted for each in to])
             if page.back:  # a gap comes next, and behind it all that these subscriptions have not got
-                await self._stream.went_back(page)
+                await self._stream.report_other_history(page)
                 return
             if page.gap:
                 await self._lost(to, page.gap)

@@ -46,7 +46,7 @@ class JobSpec:
 
     `retry` holds the given fields by their names in `RetryPolicy`, `unique` the policy as sent. `extra` is
     everything to echo; the three texts are the JSON of `args`, `meta` and `extra` ('' without one), made once
-    for measuring and storing. `form` is what the job shares with many others, where it does: see `_form`.
+    for measuring and storing. `form` is what the job shares with many others, where it does: see `_forms`.
     """
 
     id: uuid.UUID
@@ -60,7 +60,7 @@ class JobSpec:
     expires_at: dt.datetime | None = None
     timeout_ms: int | None = None
     visibility_ms: int | None = None
-    limits_ms: dict[str, int] = field(default_factory=dict)  #: of `total_timeout` and the others, see `timeouts.others`
+    other_timeouts_ms: dict[str, int] = field(default_factory=dict)  #: `total_timeout` and more, see `timeouts.others`
     retry: dict[str, Any] = field(default_factory=dict)
     unique: dict[str, Any] | None = None
     unique_policy: UniquePolicy | None = None
@@ -251,7 +251,7 @@ def _read_rest(spec: JobSpec, source: AttributeSource, now: dt.datetime) -> None
     spec.visibility_ms = attributes.visibility_timeout(source, extra)
     spec.retry = attributes.retry_policy(source, extra)
     spec.unique = attributes.unique(source, extra)
-    spec.limits_ms = attributes.other_timeouts(source, extra, spec.timeout_ms)
+    spec.other_timeouts_ms = attributes.other_timeouts(source, extra, spec.timeout_ms)
     attributes.schema(source, extra)
     attributes.tags(source, extra)
     spec.rate_limit = attributes.rate_limit(source, extra)

@@ -10,8 +10,8 @@ where they are stored nor in the answer of a FETCH: a worker needs what it works
      "classified": True}                            all parts of jobs whose meta.data_classification says so
 
 A number or a digest that is made of a part tells of it too: whoever sees the unique key of `[PIN]` tries ten thousand
-PINs. So what is in `_MADE_OF` is hidden with the parts that it is made of. What a handler logs may repeat any part
-(`Logs`).
+PINs. So what is in `_DIGESTS` and `_LENGTHS` is hidden with the parts that it is made of. What a handler logs may
+repeat any part (`Logs`).
 
 Answers repeat what a client sent, as it was spelled. So this module also hides members under their other names, whose
 meaning is in `spellings`.

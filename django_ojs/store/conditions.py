@@ -78,8 +78,8 @@ def under_limit(queue: str) -> str:
 
 
 def obstacles(these_queues: str, now: str) -> tuple[str, str, str, str, str]:
-    """What a plain claim cannot do with, as conditions in SQL, in this order: due, keyed, bounded, closed and held, as
-    `QueueStatus` has them.
+    """What a plain claim cannot do with, as conditions in SQL, in this order: `due`, `keyed`, `queue_limited`, `closed`
+    and `held`, as `QueueStatus` has them.
 
     `these_queues` is how a column is compared with the queues, such as `IN (%s, %s)`. Parameters are `now`, and three
     times the queues after the queues of the first condition.
@@ -90,6 +90,6 @@ def obstacles(these_queues: str, now: str) -> tuple[str, str, str, str, str]:
         f"AND state IN ('scheduled', 'retryable', 'available') ORDER BY wake_at LIMIT 1) IS NOT NULL"
     )
     keyed = f"EXISTS(SELECT 1 FROM {_JOB} WHERE state = 'available' AND rate_key > '' AND queue {these_queues})"
-    bounded = f"EXISTS(SELECT 1 FROM {_QUEUE} WHERE limited AND (name = '{TEMPLATE}' OR name {these_queues}))"
+    queue_limited = f"EXISTS(SELECT 1 FROM {_QUEUE} WHERE limited AND (name = '{TEMPLATE}' OR name {these_queues}))"
     closed = f"EXISTS(SELECT 1 FROM {_MAINTENANCE})"
-    return due, keyed, bounded, closed, f"EXISTS(SELECT 1 FROM {_CRON_RUN} WHERE held AND queue {these_queues})"
+    return due, keyed, queue_limited, closed, f"EXISTS(SELECT 1 FROM {_CRON_RUN} WHERE held AND queue {these_queues})"

@@ -448,9 +448,10 @@ class Store:
     def queue_status(
         self, queues: Sequence[str], workers: Collection[str], now: dt.datetime, *, unseen: float
     ) -> QueueStatus:
-        """One cheap look before a claim, at small indexes, at tables that are nearly always empty, and at the workers.
+        """What a FETCH has to know of these queues and workers before it claims, by one statement.
 
-        A worker counts as unseen if its row does not know of a call in the last `unseen` seconds.
+        It is cheap: it looks at small indexes, at tables that are nearly always empty, and at the workers. A worker
+        counts as unseen if its row does not know of a call in the last `unseen` seconds.
         """
         names = ", ".join(["%s"] * len(queues))
         asked = [*workers]
@@ -473,8 +474,8 @@ class Store:
             for row in found
             if row[6:] and row[6] is not None
         }
-        waiting, due, keyed, bounded, closed, held = map(bool, found[0][:6])
-        return QueueStatus(waiting, due, keyed, bounded, closed, held, known)
+        waiting, due, keyed, queue_limited, closed, held = map(bool, found[0][:6])
+        return QueueStatus(waiting, due, keyed, queue_limited, closed, held, known)
 
     def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""

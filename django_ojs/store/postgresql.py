@@ -138,9 +138,9 @@ class PostgreSQLStore(Store):
             with self._one_transaction():
                 return any(found[0][0] for found in prepared.pipelined(self.using, parts))
         if len(rows) == 1:
-            statement, given = _pushing_one(rows[0], component, change, self._limit)
+            statement, given = _pushing_one(rows[0], component, change, self._lock_timeout)
         else:
-            statement, given = _pushing(rows, component, change, self._limit)
+            statement, given = _pushing(rows, component, change, self._lock_timeout)
         ((worker_sleeps,),) = prepared.execute(self.using, statement, given)
         if change:
             change.stored = True
@@ -165,11 +165,11 @@ class PostgreSQLStore(Store):
         insert = _push_one_statement(names, row["state"], logged="event" in given, unless=unless)
         given |= {"stripes": array_literal([UniqueLock.of(row["unique_key"])]), "since": since}
         if pipelines:
-            _, found = prepared.pipelined(self.using, [(_lock_stripes(self._limit), given), (insert, given)])
+            _, found = prepared.pipelined(self.using, [(_lock_stripes(self._lock_timeout), given), (insert, given)])
             free, sleeps = found[0]
         else:
             with connections[self.using].cursor() as cursor:
-                cursor.execute(f"{_lock_stripes(self._limit)}; {insert}", given)
+                cursor.execute(f"{_lock_stripes(self._lock_timeout)}; {insert}", given)
                 cursor.nextset()
                 free, sleeps = cursor.fetchone()
         return sleeps if free else None
@@ -182,7 +182,7 @@ class PostgreSQLStore(Store):
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """One statement makes and locks the rows, each in its turn: a condition that is never true leaves them as they
         are, and they are locked before it is asked."""
-        self._execute(_lock_stripes(self._limit), {"stripes": array_literal(stripes)})
+        self._execute(_lock_stripes(self._lock_timeout), {"stripes": array_literal(stripes)})
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
         """The jobs are found key by key first, and mostly there are none. While the table is small, a plan for many
@@ -219,7 +219,7 @@ class PostgreSQLStore(Store):
             _power_of_two(claim.limit), claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None,
             admitted=claim.roomy or claim.ids is not None,
             excepting=bool(claim.except_ids), shared=shared,
-            optimistic=claim.optimistic, unsuspected=claim.unsuspected, limit=self._limit,
+            optimistic=claim.optimistic, unsuspected=claim.unsuspected, lock_timeout=self._lock_timeout,
         )  # fmt: skip
         exact, prefixes = split(claim.types or ())
         given |= {
@@ -251,7 +251,7 @@ class PostgreSQLStore(Store):
         skip_locked: bool = False,
     ) -> tuple[list[JobRow], EndedMembers | None]:  # fmt: skip
         statement, names = _complete_members_statement(
-            with_result, tuple(columns), errors=errors, skip_locked=skip_locked, limit=self._limit
+            with_result, tuple(columns), errors=errors, skip_locked=skip_locked, lock_timeout=self._lock_timeout
         )
         rows: list[JobRow] = []
         places = []
@@ -298,7 +298,7 @@ class PostgreSQLStore(Store):
         `keep_answers` finds it.
         """
         numbers = [int.from_bytes(bytes.fromhex(digest)[:8], signed=True) for digest in digests]
-        found = self._execute(_hold_keys(self._limit), [array_literal(digests), array_literal(numbers)])
+        found = self._execute(_hold_keys(self._lock_timeout), [array_literal(digests), array_literal(numbers)])
         return {digest: StoredKey(digest, *stored) if stored[0] else None for digest, *stored in found}
 
     def keep_answers(self, keys: Sequence[StoredKey], free: Sequence[str], stale: dt.datetime) -> None:
@@ -315,10 +315,10 @@ class PostgreSQLStore(Store):
             cursor.execute(f"SELECT {_setting(lockwaits.SHARED)}")
 
     def with_lock_timeout(self, rows: QuerySet[M]) -> QuerySet[M]:
-        return rows.extra(where=[_within(self._limit)]) if self._limit else rows  # noqa: S610 - no text of a caller's
+        return rows.extra(where=[_within(self._lock_timeout)]) if self._lock_timeout else rows  # noqa: S610 - no text of a caller's
 
     @property
-    def _limit(self) -> float | None:
+    def _lock_timeout(self) -> float | None:
         return lockwaits.lock_timeout(self.using)
 
     def instant(self, name: str) -> F | Cast:
@@ -358,16 +358,16 @@ def _setting(seconds: float) -> str:
     return f"set_config('lock_timeout', '{round(seconds * 1000)}ms', true)"
 
 
-def _within(limit: float | None) -> str:
-    """A condition that is true for every row, and sets the limit of seconds before it comes to the first."""
-    return f"(SELECT {_setting(limit)}) <> ''" if limit else "true"
+def _within(lock_timeout: float | None) -> str:
+    """A condition that is true for every row, and sets the timeout, in seconds, before it comes to the first."""
+    return f"(SELECT {_setting(lock_timeout)}) <> ''" if lock_timeout else "true"
 
 
 @lru_cache(maxsize=8)
-def _lock_stripes(limit: float | None) -> str:
+def _lock_stripes(lock_timeout: float | None) -> str:
     return (
         f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%(stripes)s::int[]) AS stripe "
-        f"WHERE {_within(limit)} ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
+        f"WHERE {_within(lock_timeout)} ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
     )
 
 
@@ -383,10 +383,10 @@ def _with_keys_statement(wanted: tuple[str, ...]) -> str:
 
 #: The lock is taken once for each key, whatever the plan: a materialized query is run once.
 @lru_cache(maxsize=8)
-def _hold_keys(limit: float | None) -> str:
+def _hold_keys(lock_timeout: float | None) -> str:
     return (
         "WITH held AS MATERIALIZED (SELECT digest, pg_try_advisory_xact_lock(number) AS held "
-        f"FROM unnest(%s::text[], %s::bigint[]) AS given(digest, number) WHERE {_within(limit)}) "
+        f"FROM unnest(%s::text[], %s::bigint[]) AS given(digest, number) WHERE {_within(lock_timeout)}) "
         "SELECT held.digest, k.request, k.status, k.body, k.headers, k.created_at "
         f"FROM held LEFT JOIN {_KEY} k ON k.digest = held.digest WHERE held.held"
     )
@@ -465,7 +465,7 @@ def _new_parameters(row: JobRow, component: str) -> tuple[tuple[str, ...], dict[
 @lru_cache(maxsize=256)
 def _push_one_statement(
     given: tuple[str, ...], state: str, *, logged: bool, saving: _Saving | None = None, unless: _Unless | None = None,
-    limit: float | None = None,
+    lock_timeout: float | None = None,
 ) -> str:  # fmt: skip
     """Insert one job that says something in these columns, its count, and its event if it is `logged`; and save a
     change of workflows. With `unless` its rows begin with whether the job was inserted."""
@@ -490,7 +490,8 @@ def _push_one_statement(
         )
     fixed = {"attempt": "0", "losses": "0", "dead_letter": "false", "worker_id": "''", "errors": "''"}
     columns = says | fixed
-    inserted = f"SELECT {', '.join(columns.values())} WHERE {_within(limit)}" if limit else row(*columns.values())
+    new = ", ".join(columns.values())
+    inserted = f"SELECT {new} WHERE {_within(lock_timeout)}" if lock_timeout else row(*columns.values())
     parts.append(f"inserted AS (INSERT INTO {_JOB} ({', '.join(columns)}) {inserted})")
     counted = row(says["queue"], says["created_at"], "1")
     parts.append(f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) {counted})")
@@ -506,32 +507,34 @@ def _push_one_statement(
 
 
 def _pushing_one(
-    row: JobRow, component: str, change: FlowChange | None, limit: float | None
+    row: JobRow, component: str, change: FlowChange | None, lock_timeout: float | None
 ) -> tuple[str, dict[str, Any]]:
     """The statement that inserts one job, with what it is given.
 
     Three inserts of constants take the server half the time of one that feeds the others.
     """
     names, given = _new_parameters(row, component)
-    statement = _push_one_statement(names, row["state"], logged="event" in given, saving=_saving(change), limit=limit)
+    statement = _push_one_statement(
+        names, row["state"], logged="event" in given, saving=_saving(change), lock_timeout=lock_timeout
+    )
     return statement, given | (_changed(change) if change else {})
 
 
 def _pushing(
-    rows: Sequence[JobRow], component: str, change: FlowChange | None = None, limit: float | None = None
+    rows: Sequence[JobRow], component: str, change: FlowChange | None = None, lock_timeout: float | None = None
 ) -> tuple[str, dict[str, Any]]:
     """The statement that inserts several jobs, with what it is given."""
     alike, varying = compared(rows)
     sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
     arrays = {name: array_literal(column) for name, column in varying.items() if sources[name] == name}
-    statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change), limit)
+    statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change), lock_timeout)
     return statement, {**alike, **arrays, "component": component, **(_changed(change) if change else {})}
 
 
 @lru_cache(maxsize=256)
 def _push_statement(
     alike: tuple[str, ...], varying: tuple[tuple[str, str], ...], saving: _Saving | None = None,
-    limit: float | None = None,
+    lock_timeout: float | None = None,
 ) -> str:  # fmt: skip
     """Insert jobs, their counts and events, all from what was sent; the arguments are the names in `compared`. Save a
     change of workflows, too.
@@ -553,7 +556,7 @@ def _push_statement(
         f"new AS NOT MATERIALIZED (SELECT {', '.join(f'{value} AS {name}' for name, value in says.items())} "
         f"FROM unnest({', '.join(f'%({name})s::{kind}' for name, kind in arrays.items())}) AS v({', '.join(arrays)})), "
         f"inserted AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
-        f"SELECT {names}, 0, 0, false, '', '' FROM new{f' WHERE {_within(limit)}' if limit else ''}), "
+        f"SELECT {names}, 0, 0, false, '', '' FROM new{f' WHERE {_within(lock_timeout)}' if lock_timeout else ''}), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_NEW_COUNTS)}) SELECT queue, max(created_at), "
         f"{', '.join(_NEW_COUNTS.values())} FROM new GROUP BY queue), "
         f"logged AS ({_LOG}, {logged}) SELECT {_WORKER_SLEEPS}"
@@ -580,16 +583,18 @@ def _claim_statement(
     shared: bool,
     optimistic: bool,
     unsuspected: bool,
-    limit: float | None,
+    lock_timeout: float | None,
 ) -> str:
-    """The inner query fixes which rows; the update repeats the state, so that a row is claimed once whatever
-    the locks do.
+    """Claim jobs, with their events and counts; return these columns of each job, and its place in its workflow.
 
-    `most` is the limit or more: one that is in the text, so that the planner knows that few rows come, and of which
-    there are few, so that few statements are prepared. Rows are locked one by one as they come, so `limit`, which is
-    outside, says how many are.
+    The inner query picks and locks the rows. The update repeats the state, so that a row is claimed once whatever the
+    locks do.
 
-    `shared` is for several queues or several claimants. Its rows begin with the place of their claimant.
+    Args:
+        most: as many jobs as are claimed, or more. It is in the text, so that the planner knows that few rows come, and
+            takes few values, so that few statements are prepared. The parameter `%(limit)s` around it says how many
+            rows are taken; no more are locked, because they are locked one by one as they come.
+        shared: for several queues or several claimants. Its rows begin with the place of their claimant.
     """
     worker, visibility, base = (
         ("picked.worker", "picked.visibility", "picked.base")
@@ -598,8 +603,8 @@ def _claim_statement(
     )
     lease = f"coalesce({visibility}, j.visibility_ms, {base})"
     until = f"%(now)s::timestamptz + least({lease}, j.heartbeat_ms) * interval '1 millisecond'"
-    limit_ms = "coalesce(j.timeout_ms, %(timeout)s::bigint) + coalesce(j.grace_ms, 0)"
-    ends = f"%(now)s::timestamptz + ({limit_ms}) * interval '1 millisecond'"
+    length = "coalesce(j.timeout_ms, %(timeout)s::bigint) + coalesce(j.grace_ms, 0)"
+    ends = f"%(now)s::timestamptz + ({length}) * interval '1 millisecond'"
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "priority", "enqueued_at",
               "started_at")  # fmt: skip
     # Django's loader of times is Python code: as text they cost next to nothing.
@@ -613,8 +618,8 @@ def _claim_statement(
         f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
         f"{'AND suspected IS NULL ' if unsuspected else ''}AND {fits}"
     )
-    if limit:
-        waits += f" AND {_within(limit)}"
+    if lock_timeout:
+        waits += f" AND {_within(lock_timeout)}"
     if optimistic:  # depends on no row, so it is asked once
         these = "= ANY(%(queues)s::text[])" if shared else "= %(queue)s"
         waits += f" AND NOT ({' OR '.join(obstacles(these, '%(now)s'))})"
@@ -681,7 +686,7 @@ def _select_list(columns: Iterable[str]) -> str:
 
 
 def _completing(
-    with_result: bool, columns: tuple[str, ...], *, members: bool, skip_locked: bool, limit: float | None = None
+    with_result: bool, columns: tuple[str, ...], *, members: bool, skip_locked: bool, lock_timeout: float | None = None
 ) -> str:
     """The beginning of a statement that completes jobs, with their events and counts; of those that it completes, which
     are called `done`, it knows these columns.
@@ -697,7 +702,7 @@ def _completing(
     return (
         f"WITH a AS MATERIALIZED (SELECT a.* FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
         f"%(attempts)s::int[]) AS a(id, result, worker, attempt) JOIN {_JOB} AS locked ON locked.id = a.id "
-        f"{f'WHERE {_within(limit)} ' if limit else ''}"
+        f"{f'WHERE {_within(lock_timeout)} ' if lock_timeout else ''}"
         f"ORDER BY a.id FOR UPDATE OF locked{' SKIP LOCKED' if skip_locked else ''}), "
         f"done AS (UPDATE {_JOB} j SET state = 'completed', result = a.result, losses = 0, "
         f"finished_at = greatest(%(now)s, j.started_at), "
@@ -719,7 +724,7 @@ _of_ended = itemgetter(*_ENDED)
 
 @lru_cache(maxsize=32)
 def _complete_members_statement(
-    with_result: bool, columns: tuple[str, ...], *, errors: bool, skip_locked: bool, limit: float | None
+    with_result: bool, columns: tuple[str, ...], *, errors: bool, skip_locked: bool, lock_timeout: float | None
 ) -> tuple[str, tuple[str, ...]]:
     """Complete jobs, and lock and read the workflows of those that are members. The names of the first columns of its
     rows, too.
@@ -734,7 +739,7 @@ def _complete_members_statement(
             shown = shown.replace(f"done.{name}", f"done.{name}::text")
     place = "ORDER BY s.workflow_id, done.finished_at, s.position"
     return (
-        f"{_completing(with_result, names, members=True, skip_locked=skip_locked, limit=limit)}, "
+        f"{_completing(with_result, names, members=True, skip_locked=skip_locked, lock_timeout=lock_timeout)}, "
         f"flows AS MATERIALIZED (SELECT id, created_at, progress, type FROM {_WORKFLOW} "
         f"WHERE id = ANY(ARRAY(SELECT workflow_id FROM done)) AND state || '' = 'running' ORDER BY id FOR UPDATE) "
         f"SELECT {shown}, s.position, s.step_id, s.type, {shown_beside(place, '::text')} "

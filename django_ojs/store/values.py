@@ -44,10 +44,11 @@ class Choice(NamedTuple):
 class Claim:
     """What a FETCH asks of its queues, or several FETCHes together. Lengths in milliseconds."""
 
-    queues: Mapping[str, int]  #: in the order in which they are served; the length for jobs without one of their own
+    #: In the order in which they are served; with the length of a reservation of jobs without one of their own.
+    queues: Mapping[str, int]
     claimants: Sequence[Claimant]  #: in the order of their calls: each is served before the next
     now: dt.datetime
-    base_timeout_ms: int
+    base_timeout_ms: int  #: the execution timeout of jobs without one of their own
     types: Sequence[str] | None = None  #: job types, and `mail.*` for all that begin with `mail.`; None: any
     #: Only these jobs, whose limits have been looked at; None: any that is under no limit.
     ids: Sequence[uuid.UUID] | None = None
@@ -94,14 +95,15 @@ class QueueStatus(NamedTuple):
     waiting: bool  #: a job is there, whether or not it may be claimed
     due: bool  #: time has something to do with a job that waits
     keyed: bool  #: a job there is under a limit of its own
-    bounded: bool  #: a queue there is under a limit, or a job type
+    queue_limited: bool  #: a queue there is under a limit, or a job type
     closed: bool  #: maintenance closes all queues
     held: bool  #: a run of a schedule waits there for the run before it
     workers: dict[str, WorkerPresence]  #: those of the workers asked about that are known
 
     @property
     def limited(self) -> bool:
-        return self.keyed or self.bounded
+        """Whether a plain claim is not enough, because a limit counts the starts of some of the jobs."""
+        return self.keyed or self.queue_limited
 
 
 @dataclasses.dataclass(slots=True)

@@ -87,8 +87,10 @@ class PollingWaker:
         self._woken.set()
 
     def awake(self) -> bool:
-        """Need not be woken until the next `wait`, which may be long after; False if others do not know that yet, and
-        it is to be called again. From the thread of the claimer."""
+        """Note that the claimer need not be woken until the next `wait`, which may be long after.
+
+        Returns False if others do not know that yet, and this is to be called again. From the thread of the claimer.
+        """
         return True
 
     def start(self) -> None:

@@ -58,6 +58,25 @@ def test_every_dotted_name_is_there() -> None:
     assert missing == {}
 
 
+#: The queue with the site's defaults, and how the names of counters end.
+NO_NAMES_OF_CODE = {"_default", "_total"}
+_PRIVATE = re.compile(r"`(_[A-Za-z]\w+)(?:\(\))?`")
+
+
+def lost_names(text: str) -> list[str]:
+    """The private names between backticks of which the rest of a module knows nothing."""
+    rest = _PRIVATE.sub("", text)
+    return [
+        name for name in sorted(set(_PRIVATE.findall(text)) - NO_NAMES_OF_CODE) if not re.search(rf"\b{name}\b", rest)
+    ]
+
+
+def test_a_private_name_is_one_of_the_module() -> None:
+    texts = {path: (PACKAGE.parent / path).read_text(encoding="utf-8") for path in MODULES}
+    assert {str(path): lost for path, text in texts.items() if (lost := lost_names(text))} == {}
+    assert lost_names('"""What `_OLD` says, and `_new()`."""\ndef _new(): ...') == ["_OLD"]
+
+
 @cache
 def attributes() -> dict[str, set[str]]:
     """What the classes of the package have, by their names: of those of one name together."""

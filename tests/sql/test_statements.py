@@ -127,7 +127,7 @@ def ack_step() -> Call:
     return lambda: ack([Ack(ids.pop(), "1", "w", 1)])
 
 
-def nack_retry() -> Call:
+def nack_back_off() -> Call:
     """NACK of a job that has attempts left."""
     ids = iter(claimed(2))
     return lambda: fail([Failure(next(ids), {"type": "Boom", "message": "no"}, "w", 1)])
@@ -159,7 +159,7 @@ def beat_with_jobs() -> Call:
     return lambda: beat(Beat("w", ids))
 
 
-def settle_due() -> Call:
+def promote_due() -> Call:
     """What time brings: scheduled jobs that are due become available."""
 
     def call() -> None:
@@ -186,11 +186,11 @@ def order_events() -> Call:
 
 CALLS: list[Callable[[], Call]] = [
     push_one, push_many, push_unique, push_many_unique, fetch_nothing, fetch_one_queue, fetch_several_queues,
-    worker_claim, ack_one, ack_many, ack_step, nack_retry, nack_discard, cancel_one, retry_one, beat_with_jobs,
-    settle_due, order_events,
+    worker_claim, ack_one, ack_many, ack_step, nack_back_off, nack_discard, cancel_one, retry_one, beat_with_jobs,
+    promote_due, order_events,
 ]  # fmt: skip
 #: They do their work in `prepare`, and what is left for a second time is what is recorded.
-ONCE = {settle_due, order_events}
+ONCE = {promote_due, order_events}
 
 
 @pytest.fixture(autouse=True)
