@@ -117,7 +117,7 @@ def emit_for(job_id: uuid.UUID, step: str, payload: str, *, using: str | None = 
     """
     using = database(using)
     with atomic(using=using):
-        found = JobStep.objects.using(using).filter(job_id=job_id, name=step, kind=StepKind.EVENT)
+        found = steps.named(job_id, step, using=using).filter(kind=StepKind.EVENT)
         row = found.exclude(event_name=APPROVAL).values("event_name", "event_key").first()
         if row is None:
             raise NotFound(

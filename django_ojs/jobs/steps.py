@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, Subquery, TextField
+from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery, TextField
 
 from django_ojs import clock, states
 from django_ojs.database import atomic, database, retried
@@ -23,6 +23,7 @@ from django_ojs.models import Approval, Job, JobCheckpoint, JobStep, Workflow
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import replaylog
 from django_ojs.rules.approvals import ApprovalState
+from django_ojs.rules.names import is_storable
 from django_ojs.rules.steps import Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
@@ -105,11 +106,17 @@ def delete(job_ids: Collection[uuid.UUID], *, using: str) -> int:
     return _delete(JobStep.objects.using(using).filter(job_id__in=job_ids), job_ids, using)
 
 
+def named(job_id: uuid.UUID, name: str, *, using: str) -> QuerySet[JobStep]:
+    """What a job has recorded under this name, whatever a caller wrote: no step has a name that no database holds."""
+    found = JobStep.objects.using(using).filter(job_id=job_id)
+    return found.filter(name=name) if is_storable(name) else found.none()
+
+
 def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
     """Delete this step of a job that the caller has locked, and those that were recorded after it: its handler does
     them again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
     found = JobStep.objects.using(using).filter(job_id=job_id)
-    pk = found.filter(name=name).exclude(kind=StepKind.ARGUMENTS).values_list("pk", flat=True).first()
+    pk = named(job_id, name, using=using).exclude(kind=StepKind.ARGUMENTS).values_list("pk", flat=True).first()
     if pk is None:
         raise NotFound(
             phrase("Job '%(job)s' has recorded no step '%(step)s'.", job=job_id, step=name),

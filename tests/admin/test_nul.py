@@ -13,7 +13,7 @@ from django.test import Client
 from django_ojs.models import Job, Queue
 from django_ojs.queues.configuration import configure
 from django_ojs.workerregistry.registration import register
-from tests.admin.conftest import pushed, url
+from tests.admin.conftest import dead, pushed, url
 
 pytestmark = pytest.mark.django_db
 
@@ -51,3 +51,12 @@ def test_the_rest_of_a_selection_is_done(admin_client: Client) -> None:
 def test_an_underscore_in_a_name_is_no_nul(admin_client: Client) -> None:
     register("a_00b", {})
     assert admin_client.get(url("worker", "change", quote("a_00b"))).status_code == 200
+
+
+@pytest.mark.parametrize("page", ["give", "restart"])
+def test_no_step_is_named_by_what_no_database_holds(admin_client: Client, page: str) -> None:
+    (job,) = dead(1)
+    address = f"{url('job', page, job.pk)}?step=%00"
+    for method in (admin_client.get, admin_client.post):
+        assert method(address, {"payload": "1"} if method == admin_client.post else {}).status_code in (200, 302)
+    assert Job.objects.get().state == job.state
