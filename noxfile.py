@@ -45,8 +45,8 @@ SQL = "events operations outbox processes queues scheduler statistics webhooks"
 #: PostgreSQL, which most sites have: these, too, and what comes to the database by statements of its own.
 SQL_OF_MOST = f"{SQL} doctor durable growth history sql"
 DOORS = (
-    "admin/test_joblist.py admin/test_lookups.py admin/test_nul.py commands grpc/test_claims.py realtime rights/test_standby.py"
-    " telemetry/test_metrics.py test_migrations.py worker"
+    "admin/test_joblist.py admin/test_lookups.py admin/test_nul.py commands grpc/test_claims.py realtime"
+    " rights/test_standby.py telemetry/test_metrics.py test_migrations.py worker"
 )
 FILTERED = (
     "admin admin_searches background bulk checkpoints declared_filters execution_history idempotency jobs lists logs"
