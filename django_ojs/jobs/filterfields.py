@@ -75,7 +75,11 @@ def read_states(value: Any) -> list[State]:
 
 
 class FilterField(forms.Field):
-    """Reads the value of a filter, in every notation. A ValidationError of `to_python` says what is wrong with it."""
+    """Reads the value of a filter, in every notation.
+
+    `to_python` returns None for what is not given: all else narrows down, false and 0 included. A ValidationError of it
+    says what is wrong with the value.
+    """
 
     #: What stands for a value in the help of a command.
     metavar: ClassVar[str] = "TEXT"
@@ -211,8 +215,8 @@ class ObjectFilterField(FilterField):
 class FlagFilterField(FilterField):
     """True, or nothing."""
 
-    def to_python(self, value: Any) -> bool:
-        return value is True
+    def to_python(self, value: Any) -> bool | None:
+        return True if value is True else None
 
 
 class LimitFilterField(FilterField):
@@ -229,7 +233,8 @@ class Member(Filter):  # type: ignore[misc]
     """A filter of jobs.
 
     Args:
-        field: reads the value that a caller gave: a `FilterField`, or any form field of Django.
+        field: reads the value that a caller gave: a `FilterField`, or a form field of Django that has None for what is
+            not given, so `NullBooleanField` and not `BooleanField`.
         condition: makes the database's condition of the `JobFilter` and the value that was read.
         help: the jobs that it finds, as in "only jobs with this tag": for `--help`, the OpenAPI document and the
             documentation.
@@ -245,7 +250,7 @@ class Member(Filter):  # type: ignore[misc]
             newest jobs, those that a search looks at; there is no such filter over HTTP.
         check: makes what only Python decides, from the columns that it names; None where the database suffices.
 
-    Raises TypeError for a filter with `rest` that has a name over HTTP.
+    Raises TypeError for a filter with `rest` that has a name over HTTP, and for a `BooleanField`.
     """
 
     def __init__(
@@ -271,6 +276,8 @@ class Member(Filter):  # type: ignore[misc]
         self._names, self._index, self._setting = names, index, setting
         if rest is not None and any(self.names_in(notation, "it") for notation in (LIST, OPERATOR, PRODUCER)):
             raise TypeError("A filter with `rest` has names in the notations PAGE and COMMAND only.")
+        if issubclass(field, forms.BooleanField) and not issubclass(field, forms.NullBooleanField):
+            raise TypeError("A BooleanField has False for what is not given: take NullBooleanField.")
         super().__init__(label="")
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -329,14 +336,14 @@ class Member(Filter):  # type: ignore[misc]
 _SCHEMAS: dict[type[forms.Field], dict[str, Any]] = {
     forms.FloatField: {"type": "number"},
     forms.IntegerField: {"type": "integer"},
-    forms.BooleanField: {"type": "boolean"},
+    forms.NullBooleanField: {"type": "boolean"},
     forms.Field: {"type": "string"},
 }
 
 
 def is_given(value: Any) -> bool:
     """Whether a value narrows down; limits of no queue and no type do."""
-    return value is not False and value not in (None, "", [])
+    return value not in (None, "", [])
 
 
 def of_column(lookup: str) -> Callable[[JobFilter, Any], Q]:

@@ -19,7 +19,6 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from django import forms
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
@@ -40,6 +39,7 @@ from django_ojs.jobs.filterfields import (
     AgeFilterField,
     Check,
     Columns,
+    FlagFilterField,
     IdFilterField,
     Index,
     InstantFilterField,
@@ -270,7 +270,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     # No caller gives the following; other code of ours does.
 
     #: Only those of the dead letter queue.
-    dead_letters = Member(forms.BooleanField, lambda wanted, value: Q(dead_letter=True), index=Index.MANY, names={})
+    dead_letters = Member(FlagFilterField, lambda wanted, value: Q(dead_letter=True), index=Index.MANY, names={})
     #: The last job that a search looked at: its id, or its end where only ended states are selected.
     edge = Member(TextFilterField, _from_edge, index=Index.MANY, names={})
     #: The limits of the caller; None: none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
@@ -19,8 +19,15 @@ MAX_ATTEMPTS = 2_147_483_647  #: the largest `max_attempts`: what every database
 #: What a worker reports when it is stopped: not the job's fault, so always worth a retry (orchestration 4).
 SHUTDOWN = frozenset({"shutdown", "ShutdownError", "ShutdownTimeout"})
 
-#: The words of `backoff_strategy`, with what each means, and those of `on_exhaustion`.
-STRATEGIES = ("exponential", "linear", "polynomial", "constant")
+#: The words of `backoff_strategy`: by what each multiplies the first interval after the attempt of a number, from 1 on,
+#: with the coefficient of the policy. An OverflowError is beyond every cap.
+STRATEGIES: Mapping[str, Callable[[int, float], float]] = {
+    "exponential": lambda number, coefficient: coefficient ** (number - 1),
+    "linear": lambda number, coefficient: float(number),
+    "polynomial": lambda number, coefficient: float(number) ** coefficient,
+    "constant": lambda number, coefficient: 1.0,
+}
+#: The words of `on_exhaustion`.
 EXHAUSTION = ("discard", "dead_letter")
 
 
@@ -190,15 +197,7 @@ def _matches(entry: str, text: str) -> bool:
 
 def _raw_ms(policy: RetryPolicy, number: int) -> float:
     try:
-        match policy.strategy:
-            case "constant":
-                factor = 1.0
-            case "linear":
-                factor = float(number)
-            case "polynomial":
-                factor = float(number) ** policy.coefficient
-            case _:
-                factor = policy.coefficient ** (number - 1)
+        factor = STRATEGIES.get(policy.strategy, STRATEGIES[DEFAULT.strategy])(number, policy.coefficient)
     except OverflowError:  # beyond every cap
         return float(policy.max_ms)
     return policy.initial_ms * factor
@@ -240,7 +239,7 @@ def _strings(value: object) -> tuple[str, ...]:
     raise ValueError(phrase("must be an array of non-empty strings"))
 
 
-def _one_of(words: Sequence[str]) -> Callable[[object], str]:
+def _one_of(words: Collection[str]) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value in words:
             return value

@@ -182,6 +182,14 @@ def test_a_policy_in_words(given: dict[str, Any], words: str) -> None:
     assert in_words(policy, policy.max_attempts) == words
 
 
+def test_each_strategy_has_words_of_its_own() -> None:
+    told = {
+        word: in_words(retrypolicy.merge(retrypolicy.parse({"backoff_strategy": word})), 3)
+        for word in retrypolicy.STRATEGIES
+    }
+    assert len(set(told.values())) == len(told), told
+
+
 def test_a_policy_in_french() -> None:
     policy = retrypolicy.merge(retrypolicy.parse({"max_attempts": 4, "initial_interval": "2s", "jitter": False}))
     with translation.override("fr"):

@@ -86,6 +86,11 @@ def literal_words(hint: Any) -> Iterator[str]:
             yield from literal_words(argument)
 
 
+def test_each_backoff_strategy_is_explained() -> None:
+    (row,) = re.findall(r"^\| `backoff_strategy` \|.*$", PAGE, re.MULTILINE)
+    assert [word for word in retrypolicy.STRATEGIES if f"`{word}`" not in row] == []
+
+
 def test_the_retry_policy_is_that_of_the_code() -> None:
     told = table("The retry policy")
     assert told.keys() <= MEMBERS

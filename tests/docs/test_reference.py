@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Event
 from django_ojs.retention import prune
 from tests.docs.pages import PAGES, blocks, spans
+from tests.sources import nodes, trees
 
 
 @pytest.mark.django_db
@@ -181,6 +183,21 @@ class TestEvents:
     def test_every_type_is_described_and_no_other(self) -> None:
         assert set(catalogue.DESCRIBED) == {*CATALOGUE, *EXTENSIONS, *ON_REQUEST, STATE_CHANGED}
         assert set(catalogue.DESCRIBED) >= catalogue.ABOUT_JOBS | catalogue.ABOUT_QUEUES
+
+    def test_every_type_that_is_written_is_described(self) -> None:
+        """For what is written where no test has the fixture `described_events`."""
+        makers = {name for name in vars(catalogue) if name.startswith("of_")} | {"Record", "from_row"}
+        whole = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+        written = {
+            kind.value
+            for path in trees()
+            for call in nodes(path)
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in makers and call.args
+            for kind in ast.walk(call.args[0])
+            if isinstance(kind, ast.Constant) and isinstance(kind.value, str) and whole.fullmatch(kind.value)
+        }
+        assert len(written) > 20, "else this looks in the wrong place"
+        assert sorted(written - catalogue.DESCRIBED.keys()) == [], "name it in EXTENSIONS or ON_REQUEST, and DESCRIBED"
 
     def test_deviations_are_found(self) -> None:
         assert catalogue.deviations("job.started", {"wait_ms": 1}) == []

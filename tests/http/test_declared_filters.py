@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django import forms
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.db.models import Q
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django_filters import BooleanFilter
 
 from django_ojs import clock
 from django_ojs.http import openapi
@@ -171,9 +173,45 @@ class TestANewFilter:
         assert "| `--trace NAME` | only jobs of this trace |" in commands.render()
 
 
+class TestAFilterThatMayBeFalse:
+    """What narrows down to false, or to 0, must never be taken for what is not given."""
+
+    def test_a_declared_one(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        ended = Member(
+            forms.NullBooleanField, lambda wanted, value: Q(finished_at__isnull=not value), help="ended jobs"
+        )
+        for kind in kinds():
+            monkeypatch.setitem(kind.base_filters, "ended", ended)
+        waits, done = api.push()["id"], api.push()["id"]
+        assert api.delete(f"/jobs/{done}").status_code == 200
+        for value, job in (("false", waits), ("true", done)):
+            assert [one["id"] for one in api.get("/admin/jobs", {"ended": value}).json()["items"]] == [job]
+        assert len(api.get("/admin/jobs").json()["items"]) == 2
+        body = {"filter": {"state": "cancelled", "ended": False}, "dry_run": True}
+        assert api.post("/admin/jobs/bulk/delete", body).json()["matched"] == 0
+        given = JobFilter({"states": list(State), "ended": False})
+        assert given.to_json()["ended"] is False
+        assert JobFilter.from_json(given.to_json()) == given
+        assert [str(job.pk) for job in given.jobs()] == [waits]
+
+    def test_what_cannot_tell_false_from_nothing_is_refused(self) -> None:
+        with pytest.raises(TypeError, match="take NullBooleanField"):
+            Member(forms.BooleanField, of_column("dead_letter"))
+
+    def test_one_of_a_site(self, api: Api) -> None:
+        class Ours(JobFilter):
+            ended = BooleanFilter(field_name="finished_at", lookup_expr="isnull", exclude=True)
+
+        waits, done = api.push()["id"], api.push()["id"]
+        assert api.delete(f"/jobs/{done}").status_code == 200
+        assert [str(job.pk) for job in Ours({"ended": True}).jobs()] == [done]
+        assert [str(job.pk) for job in Ours({"ended": False}).jobs()] == [waits]
+        assert Ours({}).jobs().count() == 2
+
+
 # Each filter at each door
 
-#: The value of each filter that a caller may give, and the jobs of the fixture `known` that it finds.
+#: The value of each filter that a caller may give, as JSON has it, and the jobs of the fixture `known` that it finds.
 THEN = "30m"  # so long ago: behind the first job and before the others
 LATER = {"plain", "text", "had", "has", "dead", "member"}
 VALUES: dict[str, tuple[Any, set[str]]] = {
@@ -211,7 +249,14 @@ def known(api: Api) -> dict[str, str]:
 
 def listed(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
     for path in ("/jobs", "/admin/jobs"):
-        yield {job["id"] for job in api.get(path, {name: value}).json()["items"]}
+        answer = api.get(path, {name: written(value)})
+        assert answer.status_code == 200, answer.content
+        yield {job["id"] for job in answer.json()["items"]}
+
+
+def written(value: Any) -> str:
+    """A value of JSON as a query string and a command have it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def changed_by_operators(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
@@ -244,12 +289,15 @@ def changed(api: Api, path: str, wanted: dict[str, Any], **more: Any) -> set[str
 
 
 def on_the_page(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
-    page = admin.get(reverse("admin:django_ojs_job_changelist"), {name: value}, follow=True)
+    page = admin.get(reverse("admin:django_ojs_job_changelist"), {name: written(value)}, follow=True)
     yield {str(job.pk) for job in page.context["cl"].result_list}
 
 
 def by_commands(api: Api, admin: Client, name: str, value: Any) -> Iterator[set[str]]:
-    yield {job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", f"--{name.replace('_', '-')}", value))}
+    yield {
+        job["id"]
+        for job in json.loads(run("ojs_jobs", "list", "--json", f"--{name.replace('_', '-')}", written(value)))
+    }
 
 
 DOORS: dict[Notation, Callable[[Api, Client, str, Any], Iterator[set[str]]]] = {
@@ -269,7 +317,7 @@ def test_a_filter_finds_the_same_jobs_at_every_door(
     api: Api, admin_client: Client, known: dict[str, str], filter: str
 ) -> None:
     value, wanted = VALUES[filter]
-    value = value or known["flow"]
+    value = known["flow"] if value == "" else value
     for notation, door in DOORS.items():
         for name in JobFilter.base_filters[filter].names_in(notation, filter):
             for found in door(api, admin_client, name, value):

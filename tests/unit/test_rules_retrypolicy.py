@@ -134,7 +134,7 @@ policies = st.builds(
     non_retryable=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)).map(tuple),
     retryable=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)).map(tuple),
     on_exhaustion=st.sampled_from([None, "discard", "dead_letter"]),
-    strategy=st.sampled_from(retrypolicy.STRATEGIES),
+    strategy=st.sampled_from([*retrypolicy.STRATEGIES]),
 )
 
 
