@@ -6,8 +6,9 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from django.db import connection
 
-from django_ojs.events import catalogue, log
+from django_ojs.events import catalogue, log, order
 from django_ojs.events.filters import Filter
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -16,6 +17,7 @@ from django_ojs.jobs.promote import activate
 from django_ojs.jobs.push import push
 from django_ojs.jobs.retry import retry
 from django_ojs.jobs.timers import apply_due
+from django_ojs.models import EventLog
 from django_ojs.rules.durations import format_instant
 
 pytestmark = pytest.mark.django_db
@@ -77,6 +79,29 @@ def test_cancel_activate_expire_and_snooze(frozen_clock: Any) -> None:
     job()
     fail_one(Failure(claim()["id"], ERROR, snooze_ms=1000))
     assert changes()[-2:] == [("available", "active"), ("active", "retryable")]
+
+
+@pytest.mark.postgres
+def test_in_the_transaction_of_a_test_the_order_is_kept_whatever_commits_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    number = order._number_transactions
+
+    def numbered_late(using: str, event_log: EventLog) -> int:
+        other = connection.copy()
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id()")
+        other.close()
+        return number(using, event_log)
+
+    monkeypatch.setattr(order, "_number_transactions", numbered_late)
+    pk = job()
+    assert changes() == [("", "available")]
+    cancel([pk])
+    assert changes() == [("", "available"), ("available", "cancelled")]
+    job()
+    assert changes()[-1] == ("", "available")
+    assert EventLog.objects.get().changes == 0
 
 
 def test_a_lost_worker(frozen_clock: Any, settings: Any) -> None:
