@@ -105,9 +105,11 @@ _INHERITED = {"objects", "DoesNotExist", "pk", "value", "as_view", "using"}
 
 
 def test_every_member_of_a_class_of_ours_is_there() -> None:
-    pages = [path for path in (PACKAGE.parent / "docs").rglob("*.md") if path.parent.name != "coming-from"]
+    pages = [*(PACKAGE.parent / "docs").rglob("*.md"), *map(PACKAGE.parent.joinpath, MODULES)]
     missing: dict[str, list[str]] = {}
-    for page in (*pages, *map(PACKAGE.parent.joinpath, MODULES)):
+    for page in pages:
+        if page.parent.name == "coming-from" or page.name == "otherwords.py":  # classes of others
+            continue
         text = page.read_text(encoding="utf-8")
         found = {(kind, name) for kind, name in _MEMBER.findall(text) if kind in attributes()}
         lost = [f"{kind}.{name}" for kind, name in sorted(found) if name not in attributes()[kind] | _INHERITED]
