@@ -31,6 +31,7 @@ from django_ojs.jobs.candidates import (
     PushOutcome,
     duplicate_id,
     read,
+    refuse_dropped,
     refuse_repeated_ids,
 )
 from django_ojs.jobs.newrows import new_row
@@ -60,6 +61,8 @@ def put(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     using = home()
     now = clock.now(using)
     candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
+    if len(candidates) > 1:
+        refuse_dropped(candidates)
     refuse_repeated_ids(candidates)
     for candidate in candidates:
         if isinstance(candidate.outcome, OJSError):

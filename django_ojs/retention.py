@@ -43,7 +43,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules import envelope, queueconfig
 from django_ojs.states import State
-from django_ojs.statistics import eventcounts, history
+from django_ojs.statistics import counters, eventcounts, history
 from django_ojs.store import store_of
 from django_ojs.webhooks import deliveries
 from django_ojs.workerregistry import releases
@@ -250,16 +250,20 @@ def _default_results(jobs: QuerySet[Job], now: dt.datetime, batch: int, using: s
 
 
 def _prune_surplus_dead_letters(batch: int, using: str) -> int:
-    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue with a bound as many as it says.
+    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue as many as it, or else the template, says.
 
     Those of running workflows do not count, and stay.
     """
     dead = Job.objects.using(using).dead_letters()
     pruned = _prune_surplus(dead, ojs_settings.DEAD_LETTER_MAX_COUNT, batch, using)
-    for queue in Queue.objects.using(using).filter(config__contains='"max_count"').exclude(name=TEMPLATE):
-        limit = queueconfig.dead_letter_max_count(queue.config or {})
-        if limit is not None:
-            pruned += _prune_surplus(dead.filter(queue=queue.name), limit, batch, using)
+    queues = Queue.objects.using(using).filter(config__contains='"max_count"')
+    said = {queue.name: queueconfig.dead_letter_max_count(queue.config or {}) for queue in queues}
+    limits = {name: limit for name, limit in said.items() if limit is not None}
+    if (rest := limits.pop(TEMPLATE, None)) is not None:
+        counted = counters.count_all(using=using)
+        limits = {name: rest for name, counts in counted.items() if counts.dead > rest} | limits
+    for queue, limit in sorted(limits.items()):
+        pruned += _prune_surplus(dead.filter(queue=queue), limit, batch, using)
     return pruned
 
 

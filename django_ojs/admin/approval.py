@@ -78,7 +78,7 @@ class ApprovalStateFilter(admin.SimpleListFilter):
         return [(state.value, state.value) for state in ApprovalState]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
-        return queryset.filter(state=self.value()) if self.value() else queryset
+        return queryset.filter(state=self.value()) if self.value() in dict(self.lookup_choices) else queryset
 
 
 class NamesInput(forms.TextInput):

@@ -27,6 +27,7 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs.admin.display import ellipsized
 from django_ojs.jobs import approvals
 from django_ojs.models.fields import JSONTextField, named
+from django_ojs.rules.names import is_storable
 from django_ojs.statistics.summary import Shared
 
 #: The last page of a list. An offset reads all rows before it: filters lead further.
@@ -100,11 +101,12 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Only what the list's filters ask for. Django would take any column in the address: a viewer of the list could
-        find out hidden or secret values with `__startswith`, and have the table scanned."""
+        find out hidden or secret values with `__startswith`, and have the table scanned. Nor a text that no
+        database holds: PostgreSQL refuses to look for it."""
         filters = [one[0] if isinstance(one, tuple) else one for one in self.list_filter]
         column, _, comparison = lookup.partition("__")
         if column in [one for one in filters if isinstance(one, str)]:
-            return comparison in _COMPARISONS
+            return comparison in _COMPARISONS and is_storable(value)
         if lookup in {getattr(one, "parameter_name", "") for one in filters}:
             return True
         fields = self.opts.get_fields()

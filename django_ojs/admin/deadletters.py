@@ -136,7 +136,8 @@ class DeadLetters(LiveSitePages):
         key = key_of(**given)
         known = ErrorNote.objects.filter(pk=key).first()
         if request.method == "POST":
-            note, muted = request.POST.get("note", "").strip()[:MAX_NOTE], "muted" in request.POST
+            note = request.POST.get("note", "").replace("\0", "").strip()[:MAX_NOTE]
+            muted = "muted" in request.POST
             entry = self.audit_entry(request, "dead_letter.note")
             entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
             audit.perform(lambda: write_note(key, given, note, muted, actor(request)), entry)
@@ -179,7 +180,7 @@ class DeadLetters(LiveSitePages):
             if override:
                 verb = dataclasses.replace(verb, run=lambda pks, by: retry(pks, override=override))
             found = wanted.jobs().order_by("finished_at")
-            self.act_on_all(request, verb, found, noted=bulk.noted(wanted, override))
+            self.act_on_all(request, verb, found, bulk.noted(wanted, override), wanted.jobs())
             return HttpResponseRedirect(back)
         entry = self.audit_entry(request, f"job.bulk_{BULK[verb.name]}")
         action = bulk.start_action(BULK[verb.name], wanted, entry, override=override, per_minute=per_minute)

@@ -15,6 +15,7 @@ from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern
@@ -239,6 +240,10 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             case _:
                 times = ("ran", "last_error", "created_ago", "finished_ago")
         return (*self.list_display, *times)
+
+    def meant_by_list(self, request: HttpRequest) -> QuerySet[Job]:
+        wanted, _faults = job_filter(request.GET)
+        return wanted.jobs()
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         return queryset, False  # `JobChangeList` searches

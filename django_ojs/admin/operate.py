@@ -29,6 +29,8 @@ from django_ojs.admin.base import ViewAdmin
 from django_ojs.admin.display import ellipsized, explain, printable
 from django_ojs.errors import OJSError
 from django_ojs.jobs import bulk
+from django_ojs.lifecycle.transitions import done_where_fitting
+from django_ojs.models import Job
 from django_ojs.queues.configuration import MAX_REASON
 from django_ojs.statistics import summary
 
@@ -233,28 +235,36 @@ class OperatingAdmin(ViewAdmin):
             sample = list(queryset[: SPELLED_OUT + 1])
             return self._ask(request, verb, sample, {**kept, "action": [verb.name]}, request.get_full_path())
         across = "1" in request.POST.getlist("select_across")
-        self.act_on_all(request, verb, queryset, noted=bulk.noted(request.GET.dict()) if across else {})
+        noted, meant = (bulk.noted(request.GET.dict()), self.meant_by_list(request)) if across else ({}, None)
+        self.act_on_all(request, verb, queryset, noted, meant)
+        return None
+
+    def meant_by_list(self, request: HttpRequest) -> QuerySet[Job] | None:
+        """Of a list of jobs: those that its filters mean. A job that is none of them by its turn is left alone."""
         return None
 
     def act_on_all(
-        self, request: HttpRequest, verb: AdminVerb, queryset: QuerySet[Any], noted: Mapping[str, Any] | None = None
-    ) -> None:
-        """Run `verb` on the rows, in batches, and say what came of it; `noted` goes into each audit entry."""
+        self, request: HttpRequest, verb: AdminVerb, queryset: QuerySet[Any], noted: Mapping[str, Any],
+        meant: QuerySet[Job] | None,
+    ) -> None:  # fmt: skip
+        """Run `verb` on the rows, in batches, and say what came of it; `noted` goes into each audit entry. A job
+        that is not one of `meant` any more is refused."""
         pks = list(queryset.values_list("pk", flat=True)[: MAX_ROWS + 1])
         more = len(pks) > MAX_ROWS
         del pks[MAX_ROWS:]
         outcomes: list[Any] = []
         for start in range(0, len(pks), CHUNK):
             chunk = self.model._default_manager.filter(pk__in=pks[start : start + CHUNK]).defer(*self.large_columns)
-            outcomes += self.perform(request, verb, list(chunk), noted)
+            outcomes += self.perform(request, verb, list(chunk), noted, meant)
         self.report(request, verb, outcomes)
         if more:
             text = _("These were the first %(number)s. Repeat the action for the rest.") % {"number": f"{MAX_ROWS:,}"}
             self.message_user(request, text, messages.WARNING)
 
     def perform(
-        self, request: HttpRequest, verb: AdminVerb, objects: list[Any], noted: Mapping[str, Any] | None = None
-    ) -> Sequence[Any]:
+        self, request: HttpRequest, verb: AdminVerb, objects: list[Any], noted: Mapping[str, Any] | None = None,
+        meant: QuerySet[Job] | None = None,
+    ) -> Sequence[Any]:  # fmt: skip
         """The operation on these objects, with entries in the audit log and in the admin's own; its outcomes."""
         entry = self.audit_entry(request, _action(self.model, verb))
         pks = [obj.pk for obj in objects]
@@ -263,7 +273,10 @@ class OperatingAdmin(ViewAdmin):
         changed: list[Any] = []
 
         def act() -> Sequence[Any]:
-            outcomes = verb.run(pks, *how)
+            if meant is None:
+                outcomes = verb.run(pks, *how)
+            else:
+                outcomes = done_where_fitting(lambda kept: verb.run(kept, *how), meant, pks, meant.db)
             changed[:] = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
             audit.name_targets(entry, [_target(obj) for obj in changed], len(pks))
             entry.detail |= noted or {}

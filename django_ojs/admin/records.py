@@ -27,7 +27,7 @@ class DoorFilter(admin.SimpleListFilter):
         return [(door, door) for door in ("http", "admin", "command", "scheduler", "python", "mail")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-        return queryset.filter(door=self.value()) if self.value() else queryset
+        return queryset.filter(door=self.value()) if self.value() in dict(self.lookup_choices) else queryset
 
 
 @admin.register(AuditEntry)

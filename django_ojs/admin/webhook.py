@@ -93,8 +93,10 @@ class WebhookForm(OperationForm):
             self.definition = subscriptions.read_definition(
                 {**given, "filter": filters}, partial=bool(self.instance.created_at)
             )
+            if self.instance.created_at:
+                subscriptions.check_kept_headers(subscriptions.get(self.instance.pk), self.definition)
         except OJSError as error:
-            blame(self, error, {"filter.queues": "queues", "filter.job_types": "job_types"})
+            blame(self, error, {"filter.queues": "queues", "filter.job_types": "job_types", "headers": "url"})
         return self.cleaned_data
 
 

@@ -115,6 +115,11 @@ class StaffSessionAuthentication(BaseAuthentication):
             raise PermissionDenied(f"CSRF check failed: {reason}", details={"reason": "csrf"}, hint=hint)
 
 
+#: The classes that go by the headers `Authorization` and `Cookie` alone, and whose callers are looked up again by
+#: their key or their session. One of the site may go by anything.
+OURS = (APIKeyAuthentication, StaffSessionAuthentication)
+
+
 def _check_csrf(request: HttpRequest) -> str | None:
     """Django's own check, as a reason instead of a page; a view exempt from the middleware is checked all the same."""
     check: Any = _CSRFCheck(lambda _: HttpResponse())

@@ -171,6 +171,14 @@ class ProducerFilterSerializer(DeclaredFilterSerializer):
     notation = Notation.PRODUCER
 
 
+_AT_ONCE = "works below /ojs/v1/admin/jobs/bulk only, and here it would be done at once"
+#: What operators may ask for and producers may not: passed over, it would change what is done.
+_OF_OPERATORS = {
+    **dict.fromkeys(("dry_run", "background", "per_minute"), _AT_ONCE),
+    "override": "works at /ojs/v1/admin/dead-letter/retry only, and here the jobs would run unchanged",
+}
+
+
 class BulkChangeSerializer(AtomicSerializer):
     """Which jobs to change. An id that no job can have stays a text in `job_ids`, and is not found."""
 
@@ -179,9 +187,9 @@ class BulkChangeSerializer(AtomicSerializer):
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         found = super().to_internal_value(data)
-        for name in ("dry_run", "background"):
+        for name, problem in _OF_OPERATORS.items():
             if data.get(name) not in (None, False):
-                raise fault(name, "works below /ojs/v1/admin/jobs/bulk only, and here it would be done at once")
+                raise fault(name, problem)
         found |= selection(data)
         if (ids := found["job_ids"]) is not None:
             if not isinstance(ids, list) or not ids or not all(isinstance(item, str) and item for item in ids):
@@ -479,7 +487,10 @@ class AdminBulkSerializer(ConfirmedSerializer):
 
 
 class DestructiveSerializer(ConfirmedSerializer):
-    """The body of a DELETE, or what stands in the query in its stead, since proxies may drop that body."""
+    """The body of a DELETE, or what stands in the query in its stead, since proxies may drop that body.
+
+    Who says something in both has to say the same: neither widens what the other one asks for.
+    """
 
     needed = False
 
@@ -491,13 +502,22 @@ class DestructiveSerializer(ConfirmedSerializer):
         narrowing = names_in(Notation.OPERATOR).keys() - self.fields.keys()
         if narrowed := {name: given.pop(name) for name in sorted(narrowing & given.keys())}:
             given["filter"] = narrowed
-        given = {**given, **data}
+        said = {name: value for name, value in data.items() if value is not None or name not in given}
+        for name in sorted(given.keys() & said.keys()):
+            if _written(given[name]) != _written(said[name]):
+                raise fault(name, "is another one in the query: write it in one place", said[name])
+        given = {**given, **said}
         noted = {name: given[name] for name in ("states", "older_than", "filter") if given.get(name)}
         return {**super().to_internal_value(given), "noted": noted, **self.read(given)}
 
     def read(self, data: dict[str, Any]) -> dict[str, Any]:
         """What a subclass reads of the members that are its own."""
         raise NotImplementedError
+
+
+def _written(value: Any) -> Any:
+    """A value as a query has it, where several are joined by commas."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 class PurgeSerializer(DestructiveSerializer):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
@@ -38,7 +38,7 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import query_fault, shorten
+from django_ojs.rules.faults import fault, query_fault, shorten
 from django_ojs.spellings import EVENT_QUERY
 from django_ojs.statistics import happenings
 
@@ -237,13 +237,14 @@ class HistoryViewSet(_SwitchedViewSet):
 
     @operation(
         scope="admin.purge", right="delete_job", answer=HistoryErasedSerializer, audit="job.purge_history",
-        audits_itself=True,
+        audits_itself=True, errors=(400,),
     )  # fmt: skip
     def erase(self, request: Request, job_id: str) -> Response:
         """Erase what happened to a job.
 
         The job stays as it is, its attempts and its errors too.
         """
+        _check_narrowing(request, self.payload(required=False))
         row = self.get_object()
         number = erasing.erase(row, self.act, using())
         return Response(self.represent({"deleted": True, "events_deleted": number}))
@@ -323,11 +324,13 @@ class WholeHistoryViewSet(_SwitchedViewSet):
         More than a hundred thousand events are left to a bulk action: `status_url` says how far it is. The jobs stay as
         they are.
         """
+        _check_narrowing(request, self.payload(required=False), "before", *_FILTER.split())
         before = query.instant(request, "before")
         if before is None:
             raise query_fault("before", "is required: the instant before which events are erased", "")
         self.act.detail["before"] = format_instant(before)
-        self.act.detail |= {name: given for name in _FILTER.split() if (given := query.texts(request, name))}
+        asked = {name: query.texts(request, name, EVENT_QUERY) for name in _FILTER.split()}
+        self.act.detail |= {name: given for name, given in asked.items() if given}
         done = bulk.purge_history(before, _asked(request), self.act, using=using())
         if isinstance(done, int):
             return Response(self.represent(_purged(done)))
@@ -353,6 +356,18 @@ def _asked(request: Request, actor_type: str = "") -> HistoryQuery:
     names = tuple(query.texts(request, "event_types"))
     events = dataclasses.replace(wanted_by(request), types=history.stored_types(names))
     return HistoryQuery(events, names, actor_type)
+
+
+def _check_narrowing(request: Request, body: Mapping[str, Any], *members: str) -> None:
+    """Refuse what would narrow an erasure down, and does not: passed over, it would let everything be erased."""
+    if body:
+        raise fault("body", "must have no members: what narrows an erasure stands in the query")
+    for name in request.query_params:
+        given = request.query_params.get(name)
+        if EVENT_QUERY.words.get(name, name) not in members:
+            raise query_fault(name[:100], f"is unknown here: there are {', '.join(members) or 'none'}", str(given))
+        if not query.texts(request, name):
+            raise query_fault(name, "must not be empty: leave it out to mean all", str(given))
 
 
 def _purged(events: int, left: int = 0) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from django_ojs.http.query import OJSFilterBackend, WordFilter
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
+    FlagField,
     InstantField,
     JSONValueField,
     NothingSerializer,
@@ -168,6 +169,12 @@ class WorkflowRequestSerializer(BodySerializer):
         return spellings.read_workflow(data, now=clock.now(router.db_for_write(Workflow)))
 
 
+class WorkflowCancelSerializer(ReasonSerializer):
+    """Why a workflow is cancelled, and whether the members that run are stopped, too."""
+
+    cancel_active = FlagField()
+
+
 class WorkflowViewSet(Idempotent, OJSViewSet):
     """The operator's door cannot make workflows: that is no operator's act."""
 
@@ -244,15 +251,19 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         detail=True,
         methods=["post"],
         right="change_workflow",
-        body=ReasonSerializer,
+        body=WorkflowCancelSerializer,
         beside=CancellationSerializer,
         query="cancel_active",
         audit="workflow.cancel",
         errors=(409,),
     )
     def cancel(self, request: Request, workflow_id: str) -> Response:
-        """Cancel a workflow, with a reason."""
-        return self._cancel(workflow_id, self.validated(self.payload(required=False)).get("reason") or "")
+        """Cancel a workflow, with a reason.
+
+        `cancel_active`, in the body or the query, stops the members that run, too.
+        """
+        body = self.validated(self.payload(required=False))
+        return self._cancel(workflow_id, body.get("reason") or "", active=bool(body.get("cancel_active")))
 
     @operation(
         detail=True,
@@ -272,8 +283,8 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         """How far a workflow has come."""
         return Response(self.represent(operations.info(_find(request, workflow_id), brief=True)))
 
-    def _cancel(self, workflow_id: str, reason: str = "") -> Response:
-        active = query.text(self.request, "cancel_active").lower() in ("true", "1", "yes")
+    def _cancel(self, workflow_id: str, reason: str = "", *, active: bool = False) -> Response:
+        active = active or query.text(self.request, "cancel_active").lower() in ("true", "1", "yes")
         done = operations.cancel(
             _find(self.request, workflow_id), cancel_active=active, cancelled_by=principal(self.request), reason=reason
         )

@@ -45,6 +45,7 @@ from django_ojs.jobs.selection import JobFilter, readable
 from django_ojs.lifecycle.transitions import done_where_fitting, still_fitting
 from django_ojs.messages import phrase
 from django_ojs.models import BulkAction, Job
+from django_ojs.models.fields import has_exactly
 from django_ojs.models.job import JobRow
 from django_ojs.queues import bounds
 from django_ojs.rules import redaction
@@ -272,7 +273,7 @@ def matching(wanted: JobFilter, limit: int, *, using: str | None = None) -> list
     meta = wanted.values.get("meta")
     if not meta:
         return sorted(still_fitting(jobs, list(jobs.order_by("pk").values_list("pk", flat=True)[:limit]), using))
-    rest = functools.reduce(operator.and_, (Q(meta__contains=name) for name in meta))
+    rest = functools.reduce(operator.and_, (_has_member(name) for name in meta))
     done = search.scan(
         jobs, "id", lambda part: _with_meta(part.filter(rest), meta), limit,
         depth=search.DEEPER * ojs_settings.SEARCH_DEPTH, descending=False,
@@ -284,6 +285,11 @@ def matching(wanted: JobFilter, limit: int, *, using: str | None = None) -> list
             hint="Nothing was changed. Narrow the filter by queue, type, state, priority or the time of enqueueing.",
         )
     return sorted(still_fitting(jobs, sorted(done.found)[:limit], using))
+
+
+def _has_member(name: str) -> Q:
+    """Jobs in whose meta this name is, as it is stored: in ASCII, where something in it is no UTF-8."""
+    return has_exactly("meta", jsontext.dumps(name)) | has_exactly("meta", jsontext.dumps_ascii(name))
 
 
 def _with_meta(jobs: QuerySet[Job], meta: dict[str, Any]) -> list[uuid.UUID]:

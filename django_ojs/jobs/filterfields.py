@@ -118,7 +118,7 @@ class TextFilterField(FilterField):
     def to_python(self, value: Any) -> str | None:
         if not value:
             return None
-        if not isinstance(value, str) or len(value) > LONGEST or "\0" in value:
+        if not isinstance(value, str) or len(value) > LONGEST or not names.is_storable(value):
             raise ValidationError(f"must be a text of at most {LONGEST} characters")
         return value
 

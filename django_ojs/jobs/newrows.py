@@ -170,7 +170,7 @@ class NewRows(Sequence[JobRow]):
 
 def _blank(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime) -> JobRow:
     """What the rows of all jobs of one form say that are pushed at the same time."""
-    policy = _policy(defaults.retry, registry.retry_of(spec.type), spec.retry)
+    policy = policy_of(defaults.retry, registry.retry_of(spec.type), spec.retry)
     later = spec.scheduled_at is not None and spec.scheduled_at > now
     state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
     blank = {
@@ -214,10 +214,10 @@ def _set_timeouts(row: JobRow, given: Mapping[str, int]) -> None:
     row.update(heartbeat_ms=given.get("heartbeat_timeout"), grace_ms=given.get("grace_period") or None)
 
 
-def _policy(
+def policy_of(
     of_queue: Mapping[str, Any] | None, of_type: Mapping[str, Any] | None, of_job: Mapping[str, Any]
 ) -> RetryPolicy:
-    """Site, queue, type, job: the later layer wins, field by field (jobs 1.1)."""
+    """The retry policy in force: site, queue, type, job; the later layer wins, field by field (jobs 1.1)."""
     of_site = ojs_settings.RETRY
     if not (of_site or of_queue or of_type or of_job):
         return _DEFAULT_POLICY

@@ -40,6 +40,7 @@ from django_ojs.database import atomic, database, retried, unseen
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
+from django_ojs.jobs import steps
 from django_ojs.jobs.retry import RuleReplay, retry
 from django_ojs.jobs.selection import dead_letters, with_error_type
 from django_ojs.messages import count, phrase
@@ -260,7 +261,8 @@ def _pages(rule: Rule, asked: Sequence[Rule], now: dt.datetime, using: str) -> I
 
 
 def _chosen(rule: Rule, asked: Sequence[Rule], seen: Sequence[_Seen], using: str) -> list[uuid.UUID]:
-    """Those jobs of which this rule is the first that is for them and has retries left."""
+    """Those jobs of which this rule is the first that is for them and has retries left, but for those whose undoing has
+    not ended: a retry refuses them."""
     counts = _counts([job["id"] for job, _ in seen], using)
 
     def first(job: Mapping[str, Any], types: list[str]) -> Rule | None:
@@ -268,7 +270,9 @@ def _chosen(rule: Rule, asked: Sequence[Rule], seen: Sequence[_Seen], using: str
         takers = (one for one in asked if one.enabled and one.takes(job, types) and done[one.name] < one.max_replays)
         return next(takers, None)
 
-    return [job["id"] for job, types in seen if first(job, types) == rule]
+    chosen = [job["id"] for job, types in seen if first(job, types) == rule]
+    undone = steps.undone_by(chosen, using=using) if chosen else {}
+    return [job_id for job_id in chosen if job_id not in undone]
 
 
 def _counts(job_ids: Sequence[uuid.UUID], using: str) -> dict[uuid.UUID, Counter[str]]:

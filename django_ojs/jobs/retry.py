@@ -21,6 +21,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import checkpoints, schemas, steps
 from django_ojs.jobs.candidates import Candidate
+from django_ojs.jobs.newrows import policy_of
 from django_ojs.jobs.promote import run_now
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_revived
@@ -30,9 +31,9 @@ from django_ojs.messages import phrase
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import QueueDefaults
+from django_ojs.registry import registry
 from django_ojs.rules import retrypolicy
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.faults import shorten
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
@@ -101,7 +102,7 @@ def retry(
                 return changed_job
             transitions.revive(row, now, using)
             if changed_job and override:
-                _apply(row, changed_job.valid_spec, override)
+                _apply(row, changed_job, override)
             if replays:
                 _record_replay(row, replays[row["id"]], now)
             changed.append(row)
@@ -222,22 +223,26 @@ def _changed(
         candidate = Candidate(None, spellings.read_job(document, now=now))
         if given.keys() & {"args", "meta"}:
             schemas.check([candidate], using)
-        if "queue" in given:
+        if given.keys() & {"queue", "retry"}:
             name = candidate.valid_spec.queue
             if name not in known:
                 known |= configuration.ensure([name], now, using)
-            configuration.admit(known[name], name, row["type"], None)
+            candidate.queue = known[name]
+        if "queue" in given:
+            configuration.admit(candidate.queue, candidate.valid_spec.queue, row["type"], None)
     except OJSError as error:
         return error
     return candidate.outcome if isinstance(candidate.outcome, OJSError) else candidate
 
 
-def _apply(row: JobRow, spec: JobSpec, override: Mapping[str, Any]) -> None:
-    """Take over what may be overridden."""
+def _apply(row: JobRow, changed: Candidate, override: Mapping[str, Any]) -> None:
+    """Take over what may be overridden. A retry policy counts over those of the site, the queue and the type, as at a
+    push."""
+    spec = changed.valid_spec
     row.update(queue=spec.queue, args=spec.args_text, meta=spec.meta_text, priority=spec.priority)
     row["trace_id"] = spec.trace_id
     if override.get("retry") is not None:
-        policy = retrypolicy.merge(spec.retry)
+        policy = policy_of(changed.queue.retry, registry.retry_of(spec.type), spec.retry)
         row.update(retry=retrypolicy.to_json(policy), max_attempts=policy.max_attempts)
         extra = jsontext.loads(row["extra"]) if row["extra"] else {}
         row["extra"] = jsontext.dumps({**extra, "retry": override["retry"]})

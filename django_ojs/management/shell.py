@@ -46,6 +46,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import envelope, redaction
 from django_ojs.rules.durations import format_instant, parse_duration_ms
+from django_ojs.rules.names import is_storable
 from django_ojs.states import State, ordered
 
 T = TypeVar("T")
@@ -213,6 +214,13 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
+
+
+def name_argument(text: str) -> str:
+    """The name of something that the database may hold."""
+    if not is_storable(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is the name of nothing: a byte of it is no UTF-8")
+    return text
 
 
 def duration_argument(text: str) -> dt.timedelta:
@@ -525,7 +533,7 @@ def job_id(text: str) -> uuid.UUID:
 
 
 def _text(text: str) -> str:
-    if not text.strip() or "\0" in text or len(text) > LONGEST:
+    if not text.strip() or len(text) > LONGEST or not is_storable(text):
         raise argparse.ArgumentTypeError(f"a text of 1 to {LONGEST} characters is needed")
     return text
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
+from django.db.models import F, Func, IntegerField, Q, QuerySet, Subquery, Value
 
-from django_ojs import clock
+from django_ojs import clock, spellings
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, database, give_back, retried
 from django_ojs.errors import QueueFull
@@ -25,6 +25,7 @@ from django_ojs.jsontext import byte_length
 from django_ojs.lifecycle import transitions
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
+from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State, Verb
@@ -49,7 +50,7 @@ class Pressure(NamedTuple):
 
 def lock(names: Iterable[str], using: str) -> dict[str, Queue]:
     """Lock the rows of these queues, in the order of their names; return those that are bounded as of now."""
-    return {queue.name: queue for queue in _lock(names, using, wait=True) if bound_of(queue.config)}
+    return {queue.name: queue for queue in _lock(names, using, wait=True) if _bound_of(queue)}
 
 
 def _lock(names: Iterable[str], using: str, *, wait: bool) -> list[Queue]:
@@ -58,18 +59,24 @@ def _lock(names: Iterable[str], using: str, *, wait: bool) -> list[Queue]:
     if not wanted:
         return []
     skip = not wait and store_of(using).skip_locked
-    rows = Queue.objects.using(using).filter(name__in=wanted).order_by("name")
-    found = list(store_of(using).with_lock_timeout(rows).select_for_update(skip_locked=skip))
+    template = Queue.objects.filter(name=TEMPLATE).values("config")
+    rows = Queue.objects.using(using).filter(name__in=wanted).annotate(template=Subquery(template)).order_by("name")
+    found: list[Queue] = list(store_of(using).with_lock_timeout(rows).select_for_update(skip_locked=skip))
     if found:
         store_of(using).certify(Queue.objects.using(using).filter(pk__in=[queue.pk for queue in found]))
     return found
+
+
+def _bound_of(queue: Any) -> Bound | None:
+    """The bound of a queue that `_lock` has read: its own over that of the template."""
+    return bound_of(spellings.merge_queue(queue.template or {}, queue.config or {}))
 
 
 def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> dict[str, QueueBound]:
     """A gate before each of these locked queues, for a push of `specs`."""
     if not queues:
         return {}
-    bounds = {name: bound for name, queue in queues.items() if (bound := bound_of(queue.config))}
+    bounds = {name: bound for name, queue in queues.items() if (bound := _bound_of(queue))}
     in_bytes = any(bound.max_bytes for bound in bounds.values())
     depths = store_of(using).depths(list(bounds), in_bytes=in_bytes)
     found = {name: QueueBound(queues[name], bound, *depths[name]) for name, bound in bounds.items()}
@@ -255,7 +262,7 @@ def relieve(*, using: str | None = None) -> int:
     with atomic(using=using):
         store_of(using).begin_writing()
         held = _lock(names, using, wait=False)
-        queues = {queue.name: queue for queue in held if bound_of(queue.config)}
+        queues = {queue.name: queue for queue in held if _bound_of(queue)}
         records: list[Record] = []
         for gate in gates(queues, (), using).values():
             records += _pressed(gate, clock.now(using), using)

@@ -367,11 +367,11 @@ def _load(names: list[str], using: str) -> tuple[dict[str, QueueDefaults], Queue
     """The defaults of those queues that are there, and those that a new one begins with."""
     rows = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[*names, TEMPLATE])}
     top = rows.pop(TEMPLATE, None)
-    template = _layered(PLAIN, top) if top else PLAIN
-    return {name: _layered(template, queue) for name, queue in rows.items()}, template
+    template = _layered(PLAIN, top, top) if top else PLAIN
+    return {name: _layered(template, queue, top) for name, queue in rows.items()}, template
 
 
-def _layered(below: QueueDefaults, queue: Queue) -> QueueDefaults:
+def _layered(below: QueueDefaults, queue: Queue, template: Queue | None) -> QueueDefaults:
     """What a queue says, over what the template says."""
     patterns = (queue.config or {}).get("allowed_job_types")
     return QueueDefaults(
@@ -380,7 +380,7 @@ def _layered(below: QueueDefaults, queue: Queue) -> QueueDefaults:
         visibility_ms=queue.visibility_ms or below.visibility_ms,
         allowed_types=below.allowed_types if patterns is None else tuple(patterns),
         draining=queue.draining,
-        bound=bound_of(queue.config) or below.bound,
+        bound=bound_of(effective(queue, template)),
         limited=queue.limited or below.limited,
     )
 

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 
 from django.apps import apps
 from django.conf import settings
-from django.contrib.auth import get_user, get_user_model
+from django.contrib.auth import SESSION_KEY, get_user, get_user_model
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
 from django.db import router
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.http import is_same_domain
 from rest_framework.request import Request
@@ -33,7 +34,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError, PermissionDenied, Unauthenticated
 from django_ojs.guard import get_logger
 from django_ojs.http import base, exceptions, permissions
-from django_ojs.http.authentication import KeyUser
+from django_ojs.http.authentication import OURS, KeyUser
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
@@ -115,12 +116,21 @@ class Caller:
         permissions.check_row(self.request, row)
 
     @property
-    def credentials(self) -> str:
-        """The same for connections that stand and fall together; '' for a caller who has none to lose."""
+    def credentials(self) -> str | None:
+        """The same for connections that stand and fall together; '' for a caller who has none to lose.
+
+        None for a caller whom an authentication class or a middleware of the site has let in. The server cannot tell
+        which headers the site goes by, so it looks up the rights of each such connection by itself.
+        """
         if self._ticket is not None:
             if self._ticket.key_id is not None:
                 return f"key {self._ticket.key_id}"
             return f"user {self._ticket.user}" if self._ticket.user else ""
+        by = self.request.successful_authenticator
+        if by is None:
+            return ""
+        if type(by) not in OURS or "user" in self._scope:
+            return None
         headers = [
             f"{name!r}{value!r}" for name, value in self._scope["headers"] if name in (b"authorization", b"cookie")
         ]
@@ -154,7 +164,12 @@ class _Renewals:
         self._known: dict[tuple[str, str], tuple[float, Request]] = {}
 
     async def renew(self, caller: Caller) -> None:
-        if not caller.credentials:
+        credentials = caller.credentials
+        if credentials is None:
+            caller.request = await in_thread(caller.reauthenticate)
+            _looks.worked()
+            return
+        if not credentials:
             permissions.require_scope(
                 caller.request, caller.needs, model="event"
             )  # the site may have closed itself to strangers
@@ -162,7 +177,7 @@ class _Renewals:
         now = time.monotonic()
         patience = ojs_settings.REALTIME_RECHECK_INTERVAL / 2
         self._known = {key: known for key, known in self._known.items() if now - known[0] < patience}
-        wanted = caller.credentials, caller.needs
+        wanted = credentials, caller.needs
         known = self._known.get(wanted)
         if known is None:
             known = now, await in_thread(caller.reauthenticate)
@@ -194,9 +209,21 @@ def _request(scope: Scope) -> Request:
     http = ASGIRequest(
         {**scope, "type": "http", "method": "GET", "scheme": "https" if secure else "http"}, io.BytesIO()
     )
-    http.user = scope["user"] if "user" in scope else _session_user(http)
+    http.user = _user_in(scope, http) if "user" in scope else _session_user(http)
     authenticators = base.authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES))
     return Request(http, authenticators=authenticators)
+
+
+def _user_in(scope: Scope, http: HttpRequest) -> Any:
+    """The user whom a middleware of the site has put into the scope, as it is stored now: a connection may last."""
+    from django.contrib.auth.models import AnonymousUser
+
+    user = scope["user"]
+    if not isinstance(user, Model) or user._state.adding:
+        return user
+    if SESSION_KEY in (scope.get("session") or ()):
+        return _session_user(http)
+    return user.__class__._default_manager.filter(pk=user.pk).first() or AnonymousUser()
 
 
 def _session_user(http: HttpRequest) -> Any:

@@ -8,7 +8,6 @@ for each listener, so it is refused with 406 and the hint to poll.
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from django.contrib.auth import SESSION_KEY, get_user
 from django.contrib.sessions.backends.base import SessionBase
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import router
+from django.db.models import Model
 from django.http import HttpRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -32,6 +32,7 @@ from django_ojs.errors import (
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.http import events, fields, permissions, query, server
+from django_ojs.http.authentication import OURS
 from django_ojs.http.base import OJSView
 from django_ojs.http.jobs import LOG_LEVELS, wanted_lines
 from django_ojs.http.openapi import EVENT_STREAM
@@ -42,6 +43,7 @@ from django_ojs.jobs.read import info
 from django_ojs.models import APIKey, Queue
 from django_ojs.models.fields import same_name
 from django_ojs.realtime import sse
+from django_ojs.realtime.access import lost_rights
 from django_ojs.realtime.slots import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
@@ -285,6 +287,7 @@ def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
     if key is not None:
         return lambda: _key_fault(key)
     session = _session_of(request)
+    by: Any = request.successful_authenticator
     only_jobs = permissions.only_job_events(request)
 
     def check() -> OJSError | None:
@@ -292,8 +295,15 @@ def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
         try:
             if session is not None:
                 request.user = _user_of(session)
-            elif user.is_authenticated and isinstance(user.pk, int | uuid.UUID):
-                request.user = user.__class__._default_manager.get(pk=user.pk)
+            else:
+                if by is not None and type(by) not in OURS:
+                    try:
+                        user = Request(request._request, authenticators=[by]).user
+                    except Exception as cause:  # noqa: BLE001 - whatever a site's own authentication raises
+                        return lost_rights(cause)
+                if isinstance(user, Model):
+                    user = user.__class__._default_manager.get(pk=user.pk)
+                request.user = user
             view.check_permissions(request)
             if permissions.only_job_events(request) and not only_jobs:
                 return PermissionDenied("The user of this stream may not view all events any more.")

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -95,7 +96,8 @@ def update(
     limited: bool | None = None,
     using: str | None = None,
 ) -> WebhookSubscription:
-    """Change what the definition names. A new secret begins an overlap, as in `rotate`. Raises `NotFound`.
+    """Change what the definition names. A new secret begins an overlap, as in `rotate`. Raises `NotFound`, and
+    `InvalidRequest` for a URL of another server without new values for the headers.
 
     Switched on again, it gets the events from now on; what happened in between is not made up for.
     """
@@ -103,6 +105,7 @@ def update(
     with atomic(using=using):
         subscription = lock(pk, using)
         now = clock.now(using)
+        check_kept_headers(subscription, definition)
         for name in _PLAIN:
             if name in definition.given:
                 setattr(subscription, name, getattr(definition, name))
@@ -209,6 +212,18 @@ def _sealed(headers: dict[str, str]) -> str:
 def _merged(given: dict[str, str], stored: dict[str, str]) -> dict[str, str]:
     """A value that comes back as it was shown stays what it is."""
     return {name: stored.get(name, value) if value == HIDDEN else value for name, value in given.items()}
+
+
+def check_kept_headers(subscription: WebhookSubscription, definition: SubscriptionDefinition) -> None:
+    """Refuse a URL of another server for stored headers. They may hold credentials for the old server, and the caller
+    cannot read them. So the caller has to send new values, or `{}`."""
+    if not subscription.headers or "url" not in definition.given:
+        return
+    if urlsplit(definition.url)[:2] == urlsplit(subscription.url)[:2]:
+        return
+    if "headers" not in definition.given or HIDDEN in definition.headers.values():
+        problem = phrase("must have new values, or be {}, since the URL leads to another server")
+        raise fault("headers", problem)
 
 
 def _record(what: str, subscription: WebhookSubscription, now: dt.datetime, using: str, **data: Any) -> None:

@@ -9,8 +9,9 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.sites import site
 from django.contrib.admin.utils import quote
 from django.test import Client
+from django.urls import reverse
 
-from django_ojs.models import Job, Queue
+from django_ojs.models import ErrorNote, Job, Queue
 from django_ojs.queues.configuration import configure
 from django_ojs.workerregistry.registration import register
 from tests.admin.conftest import dead, pushed, url
@@ -60,3 +61,18 @@ def test_no_step_is_named_by_what_no_database_holds(admin_client: Client, page: 
     for method in (admin_client.get, admin_client.post):
         assert method(address, {"payload": "1"} if method == admin_client.post else {}).status_code in (200, 302)
     assert Job.objects.get().state == job.state
+
+
+@pytest.mark.parametrize("model", OURS, ids=lambda model: model._meta.model_name)
+def test_a_list_is_not_filtered_by_what_no_column_has(admin_client: Client, model: Any) -> None:
+    for one in site._registry[model].list_filter:
+        names = [f"{one}__exact", f"{one}__in", f"{one}__gte"] if isinstance(one, str) else [one.parameter_name]
+        for name in names:
+            answer = admin_client.get(url(model._meta.model_name), {name: "a\0"})
+            assert answer.status_code in ((400, 403) if isinstance(one, str) else (200,)), name
+
+
+def test_a_note_about_dead_letters_is_kept_without_it(admin_client: Client) -> None:
+    group = reverse("admin:django_ojs_dead_letters_group") + "?type=mail.send&error=OSError&message=gone"
+    assert admin_client.post(group, {"note": "a\0b"}).status_code == 302
+    assert ErrorNote.objects.get().note == "ab"

@@ -12,7 +12,8 @@ from django.test import Client
 
 from django_ojs import keys
 from django_ojs.admin import operate
-from django_ojs.models import APIKey, Event, Job, Queue, Worker
+from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.models import APIKey, AuditEntry, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
 from django_ojs.workerregistry.registration import direct, register
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
@@ -120,6 +121,27 @@ def test_select_all_reaches_the_other_pages_and_keeps_to_the_filter(admin_client
     assert said(response) == ["60 jobs made available again."]
     assert Job.objects.filter(state="available").count() == 62
     assert states(others) == ["available"] * 2
+
+
+def test_a_job_of_the_whole_list_that_fits_no_more_by_its_turn_is_left_alone(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker takes one of them before the batch that it is in. Jobs that are named are cancelled though they run."""
+    perform = operate.OperatingAdmin.perform
+
+    def later(*args: Any, **options: Any) -> Any:
+        fetch(Fetch(["default"], count=1))
+        return perform(*args, **options)
+
+    jobs = pushed(2)
+    monkeypatch.setattr(operate.OperatingAdmin, "perform", later)
+    data = {"action": "cancel_jobs", "select_across": "1", "_selected_action": [str(jobs[0].pk)], "sure": "yes"}
+    done, refused = said(admin_client.post(f"{url('job')}?state=available", data, follow=True))
+    assert (done, states(jobs)) == ("1 job cancelled.", ["active", "cancelled"])
+    assert "does not fit the filter any more" in refused
+    assert AuditEntry.objects.get(action="job.cancel").detail["succeeded"] == 1
+    act(admin_client, "job", "cancel_jobs", jobs[:1])
+    assert states(jobs) == ["cancelled"] * 2
 
 
 def test_one_action_takes_a_bounded_number_of_rows(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

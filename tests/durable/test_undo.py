@@ -12,14 +12,15 @@ import pytest
 from django.db import connection
 from django.urls import reverse
 
-from django_ojs import Discard, Fail, JobContext, clock, job, middleware, retention, step
+from django_ojs import Discard, Fail, JobContext, clock, get_job, job, middleware, retention, step
 from django_ojs.errors import Conflict, NotFound, OJSError
-from django_ojs.jobs import cancel, checkpoints, compensations, delete, retry
+from django_ojs.jobs import cancel, checkpoints, compensations, delete, replay, retry
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobStep
 from django_ojs.queues.configuration import configure, forget
+from django_ojs.rules import replayrules
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs
 from tests.durable.conftest import NOW
@@ -276,6 +277,24 @@ def unseen(jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> Any:
         jobs.drain()
     assert (handle.refresh().state, done, Job.objects.count()) == ("discarded", [], 1)
     return handle
+
+
+def test_a_rule_passes_over_a_dead_letter_that_is_not_undone_yet(jobs: WorkerJobs, unseen: Any) -> None:
+    """A retry of it is refused; where the rule has room for one job, it takes not the place of the next one."""
+    assert compensations.follow_up() == 1
+    clock.freeze(NOW + dt.timedelta(seconds=1))
+    plain = push([{"type": "a.plain", "args": [], "queue": "plain", "retry": ONCE}])[0].row
+    assert plain is not None
+    fetch(Fetch(["plain"], worker_id="w-1"))
+    fail_one(Failure(plain["id"], error={"message": "broken"}))
+    every = {"since": "2000-01-01T00:00:00Z"}
+    rule = replayrules.parse({"name": "again", "filter": every, "delay": "PT0S", "per_minute": 1})
+    replay.put(rule)
+    assert (replay.preview(rule).due, replay.replay()) == (1, 1)
+    assert (get_job(plain["id"]).state, unseen.refresh().state) == ("available", "discarded")
+    jobs.drain()
+    clock.freeze(NOW + dt.timedelta(minutes=2))
+    assert (done, replay.replay(), unseen.refresh().state) == (UNDONE, 1, "available")
 
 
 @pytest.mark.parametrize("act", [delete.delete, delete.delete_ended])

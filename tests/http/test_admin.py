@@ -288,6 +288,29 @@ class TestDeadLetters:
         assert call(api, "DELETE", "/dead-letter?queue=a&confirm=true").json()["purged_count"] == 1
         assert api.post("/admin/dead-letter/retry", {"filter": {}, "confirm": True}).json()["succeeded"] == 2
 
+    @pytest.mark.parametrize("method,door", [("DELETE", ""), ("POST", "/purge")])
+    @pytest.mark.parametrize("wanted", [{}, {"type": "mail.send"}, {"queue": "b"}, {"queue": "a", "type": "mail.send"}])
+    def test_a_body_does_not_take_back_what_the_query_narrows(
+        self, api: Api, letters: list[str], method: str, door: str, wanted: dict[str, Any]
+    ) -> None:
+        path = f"/dead-letter{door}?queue=a"
+        error = error_of(call(api, method, path, {"filter": wanted, "confirm": True}), 400, "invalid_request")
+        assert error["details"]["field"] == "filter"
+        aged = f"{path}&older_than=P7D"
+        error_of(call(api, method, aged, {"older_than": "P1D", "confirm": True}), 400, "invalid_request")
+        error_of(call(api, method, f"{path}&dry_run=true", {"dry_run": False}), 400, "invalid_request")
+        assert Job.objects.count() == 3
+        same = {"filter": {"queue": "a"}, "dry_run": True}
+        assert call(api, method, f"{path}&dry_run=true", same).json()["matched"] == 1
+        nothing = {"filter": None, "older_than": None, "confirm": True}
+        assert call(api, method, path, nothing).json()["purged_count"] == 1
+
+    def test_the_states_of_a_purge_are_the_same_in_its_body_and_its_query(self, api: Api, letters: list[str]) -> None:
+        path = "/queues/b/jobs?states=discarded,cancelled"
+        body = {"states": ["discarded", "cancelled"], "confirm": True}
+        error_of(call(api, "DELETE", path, {**body, "states": ["discarded"]}), 400, "invalid_request")
+        assert call(api, "DELETE", path, body).json()["purged_count"] == 2
+
     def test_a_retry_of_many_may_change_them(self, api: Api, letters: list[str]) -> None:
         body = {"filter": {"queue": "b"}, "confirm": True, "override": {"queue": "later"}}
         assert api.post("/admin/dead-letter/retry", body).json()["succeeded"] == 2

@@ -271,6 +271,14 @@ class TestAMetaThatIsLookedFor:
         body = {"filter": {"meta": {"tenant": "a"}}}
         assert hidden.post("/jobs/bulk/cancel", body).json()["total_matched"] == 1
 
+    @pytest.mark.parametrize("name", ["\ud800", "\0", 'a"b', "a\n", "ü"])
+    @pytest.mark.parametrize("value", [1, "\ud800"])
+    def test_its_members_may_have_any_name(self, api: Api, name: str, value: Any) -> None:
+        api.push(meta={name: value})
+        for matches in (1, 0):  # then it is cancelled
+            answer = api.post("/jobs/bulk/cancel", {"filter": {"meta": {name: value}}})
+            assert (answer.status_code, answer.json()["total_matched"]) == (200, matches)
+
     def test_it_is_looked_for_only_so_far(self, api: Api, settings: Any) -> None:
         settings.OJS = {**settings.OJS, "SEARCH_DEPTH": 1, "SEARCH_SECONDS": 60.0}
         wanted = api.push(queue="small", meta={"tenant": "a"})["id"]

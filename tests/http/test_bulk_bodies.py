@@ -162,3 +162,18 @@ class TestSingleRetries:
     def test_the_producers_door_ignores_what_nobody_could_mean(self, api: Api, jobs: list[str]) -> None:
         assert api.post(f"/dead-letter/{jobs[0]}/retry", {"note": "x", "worker_id": "w"}).status_code == 200
         error_of(api.post(f"/admin/dead-letter/{jobs[1]}/retry", {"note": "x"}), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("path", ["/jobs/bulk/cancel", "/jobs/bulk/retry", "/jobs/bulk/delete"])
+@pytest.mark.parametrize(
+    "more", [{"per_minute": 5}, {"override": {"queue": "later"}}, {"dry_run": True}, {"background": True}]
+)
+def test_what_only_operators_may_ask_for_is_refused_to_producers(
+    api: Api, jobs: list[str], path: str, more: dict[str, Any]
+) -> None:
+    before = states()
+    for which in ({"filter": {"queue": "q"}}, {"job_ids": jobs}):
+        error = error_of(api.post(path, {**which, **more}), 400, "invalid_request")
+        assert error["details"]["field"] in more
+    assert states() == before
+    assert api.post(path, {"filter": {"queue": "q"}, **dict.fromkeys(more)}).status_code == 200

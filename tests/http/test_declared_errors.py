@@ -224,6 +224,7 @@ STORIES: dict[str, Story] = {
     "put /admin/rate-limits/{key} 404": lambda api: sent(api, "PUT", "/admin/rate-limits/none", _UNBLOCK),
     "get /jobs/{job_id}/result 408": lambda api: api.get(f"/jobs/{api.push()['id']}/result?wait=true&timeout=0"),
     "get /jobs/{job_id}/result 410": without_result,
+    "delete /jobs/{job_id}/history 400": lambda api: api.delete(f"/jobs/{_ended(api)}/history?before=1h"),
     "get /history 501": lambda api: api.get("/history?query=boom"),
     "get /events 406": lambda api: api.get("/events", Accept="text/event-stream"),
     "get /events 404": lambda api: api.get(f"/events?channel=job:{_UNKNOWN}", Accept="text/event-stream"),

@@ -453,6 +453,26 @@ class TestWholeHistory:
         assert [entry.detail["job_id"] for entry in AuditEntry.objects.filter(action="history.purge")
                 if "job_id" in entry.detail] != []  # fmt: skip
 
+    @pytest.mark.parametrize(
+        "query", ["job_type=a.b", "types=job.created", "start=2000-01-01T00:00:00Z", "job_id=", "queues=,", "queue="]
+    )
+    def test_what_does_not_narrow_an_erasure_is_refused(self, api: Api, query: str) -> None:
+        """Passed over, a misspelt or an empty filter would let everything be erased."""
+        pk = pushed()
+        before = "before=2999-01-01T00:00:00Z"
+        error = error_of(api.delete(f"/history?{before}&{query}"), 400, "invalid_request")
+        assert error["details"]["field"] == query.partition("=")[0]
+        body = {"queues": ["elsewhere"]}
+        answer = api.client.delete(f"/ojs/v1/history?{before}", body, content_type="application/json")
+        error_of(answer, 400, "invalid_request")
+        answer = api.client.delete(f"/ojs/v1/history?{before}&queue=none", {}, content_type="application/json")
+        assert answer.json()["events_purged"] == 0
+        assert api.delete(f"/history?{before}&queue=elsewhere").json()["events_purged"] == 0
+        assert AuditEntry.objects.filter(action="history.purge").latest("pk").detail["queues"] == ["elsewhere"]
+        assert len(api.get("/history").json()["events"]) == 1
+        error_of(api.delete(f"/jobs/{pk}/history?{before}"), 400, "invalid_request")
+        assert len(api.get(f"/jobs/{pk}/history").json()["events"]) == 1
+
     def test_erasing_much_goes_on_in_the_background(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, frozen_clock: Any
     ) -> None:

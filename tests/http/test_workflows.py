@@ -127,6 +127,15 @@ def test_active_members_are_cancelled_on_demand(api: Api) -> None:
     assert api.get(f"/jobs/{job['id']}").json()["job"]["state"] == "cancelled"
 
 
+def test_a_body_says_as_a_query_does_that_active_members_are_cancelled(api: Api) -> None:
+    for path, body, stopped in (("", {"cancel_active": True}, 2), ("?cancel_active=true", {"reason": "x"}, 2),
+                                ("", {"cancel_active": None}, 1)):  # fmt: skip
+        flow = create(api, type="group", jobs=[A, B])
+        api.fetch()
+        error_of(api.post(f"/workflows/{flow['id']}/cancel", {"cancel_active": "true"}), 400, "invalid_request")
+        assert api.post(f"/workflows/{flow['id']}/cancel{path}", body).json()["steps_cancelled"] == stopped
+
+
 @pytest.mark.usefixtures("long_memory")
 def test_no_answer_asks_once_for_each_step(api: Api) -> None:
     costs: dict[str, list[int]] = {}

@@ -65,6 +65,30 @@ def types(name: str = "backpressure.") -> list[str]:
     return [event["type"].removeprefix(name) for event in log.read(types=names).events]
 
 
+class TestTemplate:
+    """What `_default` says holds for every queue, as `effective_config` shows it."""
+
+    def test_a_bound_of_the_template_bounds_each_queue(self) -> None:
+        configuration.configure("_default", {"backpressure": {"max_depth": 1}})
+        configuration.configure(QUEUE, {"concurrency": 5})
+        make()
+        push([job(queue="other")])
+        for name in (QUEUE, "other"):
+            with pytest.raises(QueueFull):
+                push([job(queue=name)])
+            refused = push_each([job(queue=name)] * 2)
+            assert [type(outcome) for outcome in refused] == [QueueFull] * 2
+        assert Job.objects.count() == 2
+
+    def test_a_queue_changes_one_member_of_it(self) -> None:
+        configuration.configure("_default", {"backpressure": {"max_depth": 1, "strategy": "drop_oldest"}})
+        configuration.configure(QUEUE, {"backpressure": {"max_depth": 2}})
+        first = make(1)
+        rest = [make(2), make(3)]
+        assert info(first["id"])["state"] == "discarded"
+        assert [info(row["id"])["state"] for row in rest] == ["available"] * 2
+
+
 class TestReject:
     def test_the_job_beyond_the_bound_is_refused(self) -> None:
         bound(max_depth=2)

@@ -24,7 +24,7 @@ from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.lifecycle.transitions import wake_at
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
 from django_ojs.queues import configuration
-from django_ojs.queues.configuration import pause, resume
+from django_ojs.queues.configuration import configure, pause, resume
 from django_ojs.retention import prune
 from django_ojs.rules import envelope
 from django_ojs.rules.ids import new_job_id
@@ -249,6 +249,16 @@ def test_an_override_is_validated_like_a_push_and_may_change_the_policy() -> Non
     assert (row["queue"], row["args"], row["max_attempts"], row["meta"]) == ("new", "[1]", 7, "{}")
     assert envelope.render(info(job_id))["retry"] == {"max_attempts": 7}
     assert Queue.objects.filter(name="new").exists()
+
+
+def test_a_policy_that_is_overridden_counts_over_those_of_site_and_queue_as_at_a_push(settings: Any) -> None:
+    settings.OJS = {"RETRY": {"max_interval": "PT9M"}}
+    configure("default", {"default_retry": {"initial_interval": "PT7S"}})
+    given = {"max_attempts": 4}
+    (job_id,) = dead_letters(1)
+    row = retry_one(job_id, override={"retry": given})
+    assert (row["retry"], row["max_attempts"]) == (make(retry=given)["retry"], 4)
+    assert "7000" in row["retry"]
 
 
 def test_of_earlier_errors_as_many_are_kept_as_of_a_jobs_own(settings: Any) -> None:

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import chain, clock, enqueue, enqueue_many, get_job, get_workflow, job, outbox
 from django_ojs.checks import check_outbox, check_second_database
-from django_ojs.errors import Conflict, Duplicate, InvalidPayload, NotFound
+from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound
 from django_ojs.jobs import push
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, OutboxEntry, Queue, Workflow
@@ -122,6 +122,25 @@ def test_delays_count_from_the_enqueue_and_the_middleware_runs_once(ship: Any, f
     (stored,) = jobs()
     assert (stored.due_at, stored.state, stored.meta) == (due, "scheduled", {"by": "middleware"})
     assert (handle.row["due_at"], len(seen)) == (due, 2)
+
+
+def test_several_jobs_are_refused_where_a_middleware_drops_one_with_an_outbox_or_without(
+    ship: Any, settings: Any
+) -> None:
+    def drop(document: dict[str, Any], proceed: Any) -> Any:
+        return None if document["args"] == ["drop"] else proceed(document)
+
+    enqueue_chain.add(drop)
+    try:
+        for home in ("default", None):
+            settings.OJS = {"OUTBOX": home}
+            with pytest.raises(MiddlewareRejected) as caught:
+                enqueue_many([ship.s("a"), ship.s("drop")])
+            assert caught.value.details["index"] == 1
+            assert (entries(), jobs()) == ([], [])
+            assert ship.enqueue("drop").dropped
+    finally:
+        enqueue_chain.remove(drop)
 
 
 def test_a_crash_between_push_and_delete_makes_no_second_job(ship: Any) -> None:

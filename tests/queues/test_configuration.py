@@ -193,8 +193,11 @@ class TestRetention:
         assert left() == set()
         assert_exact()
 
-    def test_the_dead_letters_of_a_queue_are_bounded_and_their_end_is_told(self, frozen_clock: Any) -> None:
-        configure("q", {"dead_letter": {"retention": {"max_count": 2}}})
+    @pytest.mark.parametrize("said_by", ["q", "_default"])
+    def test_the_dead_letters_of_a_queue_are_bounded_and_their_end_is_told(
+        self, frozen_clock: Any, said_by: str
+    ) -> None:
+        configure(said_by, {"dead_letter": {"retention": {"max_count": 2}}})
         for _ in range(5):
             make(retry={"max_attempts": 1})
             frozen_clock.advance(seconds=1)
@@ -205,6 +208,16 @@ class TestRetention:
         (event,) = log.read(types=["dead_letter.pruned"]).events
         assert (event["data"]["queue"], event["data"]["count"]) == ("q", 3)
         assert_exact()
+
+    def test_a_queue_keeps_as_many_dead_letters_as_it_says_whatever_the_template_says(self, frozen_clock: Any) -> None:
+        configure("_default", {"dead_letter": {"retention": {"max_count": 0}}})
+        configure("q", {"dead_letter": {"retention": {"max_count": 1}}})
+        for queue in ("q", "q", "other"):
+            make(queue=queue, retry={"max_attempts": 1})
+            frozen_clock.advance(seconds=1)
+            fail_one(Failure(fetch(Fetch([queue]))[0]["id"], {"message": "no"}))
+        assert prune()["dead_letters"] == 2
+        assert Job.objects.get().queue == "q"
 
 
 class TestHTTP:

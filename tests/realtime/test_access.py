@@ -11,13 +11,15 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.middleware.csrf import CsrfViewMiddleware
 from django.test import Client
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
 
 from django_ojs import keys
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.models import APIKey, Ticket
 from django_ojs.realtime import access
 from tests.realtime.conftest import do, enqueue
-from tests.realtime.sockets import Refused, Socket, connected
+from tests.realtime.sockets import APPLICATION, Refused, Socket, connected
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -45,6 +47,20 @@ async def works(socket: Socket) -> None:
 def permitted(user: Any, *codenames: str) -> Any:
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     return user
+
+
+def viewer(name: str) -> Any:
+    return permitted(get_user_model().objects.create_user(name, password="pw"), "view_event")
+
+
+class ByName(BaseAuthentication):
+    """A class of a site, which goes by a header that a proxy has set."""
+
+    def authenticate(self, request: Any) -> tuple[Any, None] | None:
+        user = get_user_model().objects.filter(username=request.META.get("HTTP_X_NAME")).first()
+        if user is not None and not user.is_active:
+            raise AuthenticationFailed
+        return None if user is None else (user, None)
 
 
 @pytest.fixture
@@ -264,6 +280,45 @@ class TestRightsThatEnd:
             await do(keys.revoke, made)
             assert (await socket.take())["code"] == "permission_denied"
             assert await socket.end() == 4401
+
+    @pytest.mark.parametrize("cookie", [{}, {"cookie": "lb=1"}])
+    async def test_a_user_of_a_class_of_the_site(self, settings: Any, cookie: dict[str, str]) -> None:
+        """Whom a class of the site recognises by a header of its own."""
+        settings.OJS |= {"AUTHENTICATION_CLASSES": [f"{__name__}.{ByName.__name__}"]}
+        user = await do(viewer, "ann")
+        async with connected(headers={"x-name": "ann", **ORIGIN, **cookie}) as socket:
+            await works(socket)
+            await do(get_user_model().objects.filter(pk=user.pk).update, is_active=False)
+            assert (await socket.take())["code"] == "permission_denied"
+            assert await socket.end() == 4401
+
+    async def test_a_user_whom_a_middleware_of_the_site_names(self, settings: Any) -> None:
+        user = await do(viewer, "ann")
+
+        async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            await APPLICATION({**scope, "user": user}, receive, send)
+
+        async with connected(headers=ORIGIN, application=application) as socket:
+            await works(socket)
+            await do(get_user_model().objects.filter(pk=user.pk).update, is_active=False)
+            assert (await socket.take())["code"] == "permission_denied"
+            assert await socket.end() == 4401
+
+    async def test_users_of_a_class_of_the_site_share_no_look(self, settings: Any) -> None:
+        """The cookie of a load balancer is the same for all, and says nothing of who they are."""
+        settings.OJS = {
+            "AUTHENTICATION_CLASSES": [f"{__name__}.{ByName.__name__}"], "REALTIME_RECHECK_INTERVAL": 3600.0,
+        }  # fmt: skip
+        callers = []
+        for name in ("ann", "bob"):
+            await do(viewer, name)
+            given = {"host": "testserver", "origin": "http://testserver", "cookie": "lb=1", "x-name": name}
+            headers = [(header.encode(), value.encode()) for header, value in given.items()]
+            scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": headers}
+            callers.append(await access.Caller.of(scope))
+        for caller in callers:
+            await caller.renew()
+        assert [caller.name for caller in callers] == ["user:ann", "user:bob"]
 
     async def test_they_stay_while_the_rights_cannot_be_looked_at_which_is_logged_once(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -6,12 +6,15 @@ import asyncio
 import datetime as dt
 import gc
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import OperationalError
 from django.test import Client
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
 
 from django_ojs import clock, keys
 from django_ojs.events import catalogue, log
@@ -527,6 +530,17 @@ class TestStatistics:
         assert [worker["id"] for worker in metrics.data["workers"]["active"]] == ["w1"]
 
 
+class ByToken(BaseAuthentication):
+    """A class of a site, whose tokens can be withdrawn."""
+
+    withdrawn: ClassVar[set[str]] = set()
+
+    def authenticate(self, request: Any) -> tuple[Any, None]:
+        if (token := request.META["HTTP_X_TOKEN"]) in self.withdrawn:
+            raise AuthenticationFailed
+        return get_user_model().objects.get(username=token), None
+
+
 class TestRights:
     async def test_credentials_as_everywhere(self, settings: Any) -> None:
         settings.OJS = {"ALLOW_ANONYMOUS": False}
@@ -570,6 +584,23 @@ class TestRights:
             await do(keys.revoke, key)
             (found,) = await stream.rest()
         assert found.event == "error"
+        assert found.data["error"]["code"] == "unauthenticated"
+
+    async def test_a_caller_whom_a_class_of_the_site_refuses_by_now(
+        self, settings: Any, django_user_model: Any
+    ) -> None:
+        settings.OJS = {
+            "AUTHENTICATION_CLASSES": [f"{__name__}.{ByToken.__name__}"], "REALTIME_HEARTBEAT": 0.02,
+            "REALTIME_RECHECK_INTERVAL": 0.0,
+        }  # fmt: skip
+        user = await do(django_user_model.objects.create_user, "anna", password="x")
+        await do(user.user_permissions.set, await do(list, Permission.objects.filter(codename="view_event")))
+        async with listen("/events/stream", **{"x-token": "anna"}) as stream:
+            assert stream.status == 200
+            assert [await stream.frame() for _ in range(3)][2] == Frame(comment="heartbeat")
+            ByToken.withdrawn.add("anna")
+            (found,) = await stream.rest()
+        ByToken.withdrawn.clear()
         assert found.data["error"]["code"] == "unauthenticated"
 
     async def test_a_database_that_is_away_ends_no_stream(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,20 @@ def test_what_was_read_can_be_sent_back_with_a_change(api: Api) -> None:
     assert json.loads(subscriptions.unseal(WebhookSubscription.objects.get().headers)) == {"X-A": "b"}
 
 
+def test_hidden_headers_do_not_go_to_another_server(api: Api) -> None:
+    subscription = created(api, url="https://example.com/a", headers={"Authorization": "Bearer hush"})
+    path = f"{SUBSCRIPTIONS}/{subscription['id']}"
+    call(api, "PATCH", path, {"url": "https://example.com/b"})
+    for url in ("https://example.org/b", "https://sub.example.com/b"):
+        for more in ({}, {"headers": {"Authorization": "***"}}):
+            error = error_of(call(api, "PATCH", path, {"url": url, **more}), 400, "invalid_request")
+            assert error["details"]["field"] == "headers"
+    assert WebhookSubscription.objects.get().url == "https://example.com/b"
+    changed = call(api, "PATCH", path, {"url": "https://example.org/b", "headers": {"Authorization": "new"}}).json()
+    assert changed["url"] == "https://example.org/b"
+    assert call(api, "PATCH", path, {"url": "https://example.com/b", "headers": {}}).json()["headers"] == {}
+
+
 def test_rotation_shows_the_new_secret_once(api: Api, frozen_clock: Any) -> None:
     path = f"{SUBSCRIPTIONS}/{created(api)['id']}"
     rotated = api.post(f"{path}/rotate-secret").json()

@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 
 from django_ojs import audit, clock, keys
 from django_ojs.database import atomic, database
-from django_ojs.management.shell import ShellCommand, entry
+from django_ojs.management.shell import ShellCommand, entry, name_argument
 from django_ojs.models import APIKey
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -55,7 +55,7 @@ class Command(ShellCommand):
         listing = actions.add_parser("list", help="Show all keys; their text cannot be shown again.")
         listing.add_argument("--json", action="store_true", help="One JSON array.")
         revoke = actions.add_parser("revoke", help="Make a key useless at once and for ever.")
-        revoke.add_argument("name")
+        revoke.add_argument("name", type=name_argument)
         revoke.add_argument("--yes", action="store_true", help="Do not ask.")
 
     def do_create(self, options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from django_ojs import audit
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
 from django_ojs.cron import runs, schedules
 from django_ojs.database import database
-from django_ojs.management.shell import ShellCommand, entry
+from django_ojs.management.shell import ShellCommand, entry, name_argument
 from django_ojs.messages import count
 from django_ojs.models import CronSchedule
 
@@ -37,7 +37,7 @@ class Command(ShellCommand):
             ("enable", "Let it run again; what it missed is not made up for."),
             ("disable", "Let it not run until it is enabled again; a sync keeps it so."),
         ):
-            actions.add_parser(action, help=text).add_argument("name")
+            actions.add_parser(action, help=text).add_argument("name", type=name_argument)
 
     def do_sync(self, options: dict[str, Any]) -> None:
         dry_run, overwrite = options["dry_run"], options["overwrite"]

@@ -19,7 +19,7 @@ from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.faults import passes
-from django_ojs.management.shell import ShellCommand, one_line, refuse_unmigrated
+from django_ojs.management.shell import ShellCommand, name_argument, one_line, refuse_unmigrated
 from django_ojs.rules import durations
 from django_ojs.rules.ids import parse_id
 
@@ -49,9 +49,11 @@ class Command(ShellCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--types", default="", help="event types, comma-separated; job.* for all of jobs")
-        parser.add_argument("--queues", default="", help="queues, comma-separated")
-        parser.add_argument("--job-types", default="", help="job types, comma-separated")
+        parser.add_argument(
+            "--types", type=name_argument, default="", help="event types, comma-separated; job.* for all of jobs"
+        )
+        parser.add_argument("--queues", type=name_argument, default="", help="queues, comma-separated")
+        parser.add_argument("--job-types", type=name_argument, default="", help="job types, comma-separated")
         parser.add_argument("--job", default="", metavar="ID", help="one job")
         parser.add_argument("--workflow", default="", metavar="ID", help="one workflow")
         parser.add_argument("--since", default="", help="how long ago (10m, 2h, PT10M) or when (2026-01-15T12:00:00Z)")

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import audit
 from django_ojs.database import database
-from django_ojs.management.shell import ShellCommand, entry, member_argument
+from django_ojs.management.shell import ShellCommand, entry, member_argument, name_argument
 from django_ojs.models import Queue
 from django_ojs.models.fields import same_name
 from django_ojs.models.queue import TEMPLATE
@@ -32,10 +32,10 @@ class Command(ShellCommand):
         actions.add_parser("list", help="all queues").add_argument("--json", action="store_true", help="as JSON")
         for verb, text in (("pause", "deliver nothing more; jobs can still be enqueued"), ("resume", "deliver again")):
             switch = actions.add_parser(verb, help=text)
-            switch.add_argument("names", nargs="+", metavar="NAME")
+            switch.add_argument("names", nargs="+", type=name_argument, metavar="NAME")
             switch.add_argument("--reason", default="", help="for the event and the audit log")
         config = actions.add_parser("config", help="what a queue is set up for, as JSON; `_default` holds for all")
-        config.add_argument("name", metavar="NAME")
+        config.add_argument("name", type=name_argument, metavar="NAME")
         config.add_argument("--set", action="append", default=[], type=member_argument, dest="changes",
                             metavar="KEY=JSON",
                             help='for instance concurrency=5 or rate_limit=\'{"limit": 10, "period": "1s"}\'; '

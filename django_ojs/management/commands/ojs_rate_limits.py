@@ -12,7 +12,7 @@ from django_ojs import audit, clock
 from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.limits import ratelimits
-from django_ojs.management.shell import ShellCommand, entry, positive
+from django_ojs.management.shell import ShellCommand, entry, name_argument, positive
 from django_ojs.models import RateLimit
 
 
@@ -23,7 +23,7 @@ class Command(ShellCommand):
         actions = parser.add_subparsers(dest="action", metavar="list|lift", required=True)
         listing = actions.add_parser("list", help="the limits that are known, by their keys")
         listing.add_argument("--blocked", action="store_true", help="only those that a worker's report has blocked")
-        listing.add_argument("--after", default="", metavar="KEY", help="those behind this key")
+        listing.add_argument("--after", default="", type=name_argument, metavar="KEY", help="those behind this key")
         listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default: 50)")
         listing.add_argument("--json", action="store_true", help="as JSON")
         lift = actions.add_parser("lift", help="let jobs start again under these keys")

@@ -1,0 +1,28 @@
+"""Arguments whose bytes are no UTF-8: Python gives a command half of a surrogate pair for each, which no database
+holds."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from django.core.management import CommandError, call_command
+
+pytestmark = pytest.mark.django_db
+ODD = "a\udcff"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"ojs_queues pause {ODD}", f"ojs_queues config {ODD}", f"ojs_cron trigger {ODD}", f"ojs_cron disable {ODD}",
+        f"ojs_apikey revoke {ODD} --yes", f"ojs_rate_limits list --after={ODD}", f"ojs_events --types={ODD}",
+        f"ojs_events --queues={ODD}", f"ojs_events --job-types={ODD}", f"ojs_jobs list --queue={ODD}",
+        f"ojs_jobs list --type={ODD}", f"ojs_jobs list --worker={ODD}", f"ojs_jobs list --error={ODD}",
+        f"ojs_dead_letter list --tag={ODD}",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_a_name_that_no_database_holds_is_a_mistake_of_the_caller(line: str) -> None:
+    with pytest.raises(CommandError, match="Error: argument"):
+        call_command(*line.split(), stdout=io.StringIO())
