@@ -38,19 +38,19 @@ CHECKED = "alerts api auth sites tasks testkit test_migrations.py"
 REQUESTS = " ".join(
     f"http/test_{name}.py" for name in ("admin", "body", "failures", "headers", "jobs", "lists", "site")
 )
-RENDERED = f"{CHECKED} admin commands dashboard {REQUESTS}"
+PAGES = " ".join(f"admin/test_{name}.py" for name in ("joblist", "lookups", "pages", "safety", "verbs"))
+RENDERED = f"{CHECKED} {PAGES} commands dashboard {REQUESTS}"
 FRAMEWORK = f"{CHECKED} admin commands dashboard durable http realtime worker"
 #: Those whose statements one database can take otherwise than another.
 SQL = "events operations outbox processes queues scheduler statistics webhooks"
 #: PostgreSQL, which most sites have: these, too, and what comes to the database by statements of its own.
 SQL_OF_MOST = f"{SQL} doctor durable growth history sql"
 DOORS = (
-    "admin/test_joblist.py admin/test_lookups.py admin/test_nul.py commands grpc/test_claims.py realtime"
+    "admin/test_lookups.py admin/test_nul.py commands grpc/test_claims.py realtime"
     " rights/test_standby.py telemetry/test_metrics.py test_migrations.py worker"
 )
 FILTERED = (
-    "admin admin_searches background bulk checkpoints declared_filters execution_history idempotency jobs lists logs"
-    " maintenance patterns replay_rules results round_trips schemas together workers workflows"
+    "admin_searches bulk declared_filters execution_history idempotency jobs lists logs patterns replay_rules workers"
 )
 DOORS = " ".join([DOORS, *(f"http/test_{name}.py" for name in FILTERED.split())])
 

@@ -100,7 +100,7 @@ def share(language: str) -> slice:
 
 
 @pytest.mark.once
-@pytest.mark.slow
+@pytest.mark.wide
 @every_language
 def test_every_page_speaks_it(admin_client: Client, full: None, settings: Any, language: str) -> None:
     settings.OJS = {"OUTBOX": "default"}

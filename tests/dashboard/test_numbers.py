@@ -23,7 +23,7 @@ from tests.admin.conftest import url
 from tests.dashboard.everything import fill, pages
 from tests.sources import PACKAGE, nodes, trees
 
-pytestmark = [pytest.mark.once, pytest.mark.slow]
+pytestmark = pytest.mark.once
 #: Attributes that people read: a number in them is written as their language does.
 FOR_PEOPLE = {"title", "alt", "placeholder"}
 #: Attributes of ours that are numbers or lists of them and nothing else.
@@ -90,6 +90,7 @@ def addresses() -> list[str]:
     return [*pages(site), *ready, dead, several, *edits, *tails, reverse("admin:django_ojs_overview")]
 
 
+@pytest.mark.wide
 def test_no_attribute_script_or_style_has_a_number_as_people_write_it(
     admin_client: Client, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_no_attribute_script_or_style_has_a_number_as_people_write_it(
     assert sorted(wrong) == []
 
 
+@pytest.mark.wide
 def test_an_attribute_that_is_a_number_can_be_read_as_one(admin_client: Client, large: None) -> None:
     wrong = set()
     for page in addresses():
@@ -156,6 +158,7 @@ def test_every_number_of_things_in_a_message_has_separators() -> None:
     assert wrong == []
 
 
+@pytest.mark.wide
 def test_large_counts_of_lists_and_pages_have_separators(admin_client: Client, db: None) -> None:
     fill()
     number = 1_234_567

@@ -62,6 +62,7 @@ def test_no_rpc_reaches_it(world: World, standby: Standby) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.wide
 def test_no_page_and_no_action_reaches_it(world: World, standby: Standby, settings: Any) -> None:
     furnish(settings)
     client = Client()
