@@ -154,11 +154,7 @@ def _prune_workflows(now: dt.datetime, batch: int, using: str) -> int:
     if not listed:
         return 0
     with atomic(using=using):
-        store = store_of(using)
-        store.begin_writing()
-        # Under the lock by the same condition: a failed workflow may have been retried since.
-        over = finished.filter(pk__in=listed).order_by("pk").select_for_update(skip_locked=store.skip_locked)
-        ids = list(over.values_list("pk", flat=True))
+        ids = still_fitting(finished, listed, using, skip_locked=True)  # a failed one may have been retried since
         if ids:
             WorkflowStep.objects.using(using).filter(workflow_id__in=ids)._raw_delete(using)
             WorkflowStart.objects.using(using).filter(pk__in=ids)._raw_delete(using)

@@ -34,6 +34,7 @@ from django_ojs.store.values import ENDED_ATTEMPT, EndedAttempt
 
 Outcome = JobAttempt.Outcome
 T = TypeVar("T")
+K = TypeVar("K", uuid.UUID, int)
 R = TypeVar("R")
 RowOrError = JobRow | OJSError
 #: A whole job, and whether its end may let others start.
@@ -242,16 +243,16 @@ def each_locked(
 
 
 def still_fitting(
-    jobs: QuerySet[Job], ids: Sequence[uuid.UUID], using: str, *, skip_locked: bool = False
-) -> set[uuid.UUID]:  # fmt: skip
-    """Lock those of the jobs `ids` that `jobs` still holds, in the order of their ids, and return their ids.
+    rows: QuerySet[Any], ids: Sequence[K], using: str, *, skip_locked: bool = False
+) -> set[K]:  # fmt: skip
+    """Lock those of the rows `ids` that `rows` still holds, in the order of their ids, and return their ids.
 
     What was listed before the lock may have changed since: a dead letter may have been retried. The lock is held until
-    the end of the caller's transaction. With `skip_locked`, jobs that another transaction has locked do not count.
+    the end of the caller's transaction. With `skip_locked`, rows that another transaction has locked do not count.
     """
     store_of(using).begin_writing()
     skips = skip_locked and store_of(using).skip_locked
-    wanted = jobs.filter(pk__in=list(ids)).order_by("pk").select_for_update(skip_locked=skips)
+    wanted = rows.filter(pk__in=list(ids)).order_by("pk").select_for_update(skip_locked=skips)
     return set(wanted.values_list("pk", flat=True))
 
 

@@ -27,6 +27,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.events.log import source_of
 from django_ojs.guard import get_logger
+from django_ojs.lifecycle.transitions import still_fitting
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules.durations import format_instant
@@ -331,11 +332,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     if not listed:
         return 0
     with atomic(using=using):
-        store = store_of(using)
-        store.begin_writing()
-        # Under the lock by the same condition: an operator may have had one sent again since.
-        over = old.filter(pk__in=listed).order_by("pk").select_for_update(skip_locked=store.skip_locked)
-        doomed = list(over.values_list("pk", flat=True))
+        doomed = still_fitting(old, listed, using, skip_locked=True)  # an operator may have had one sent again since
         if doomed:
             rows.filter(pk__in=doomed)._raw_delete(using)
     return len(doomed)
