@@ -21,7 +21,8 @@ from django_ojs.jobs.timers import apply_due
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.queues import configuration
-from django_ojs.queues.configuration import configure, pause
+from django_ojs.queues.configuration import configure, pause, resume
+from django_ojs.queues.deletion import remove
 from django_ojs.retention import prune
 from django_ojs.rules import ratelimit
 from django_ojs.rules.ratelimit import RatePolicy, Window
@@ -288,6 +289,30 @@ class TestOverride:
         assert claim(9) == []
         prune()
         assert RateLimit.objects.get(key="k").override is None
+
+    @pytest.mark.parametrize(
+        "template, own",
+        [
+            ({"concurrency": 1}, {"rate_limit": {"concurrency": 2}}),
+            ({"rate_limit": {"concurrency": 1}}, {"concurrency": 2}),
+        ],
+    )
+    def test_what_a_queue_says_counts_over_the_template_in_whatever_words(
+        self, template: dict[str, Any], own: dict[str, Any]
+    ) -> None:
+        configure("_default", template)
+        configure("q", own)
+        make(3)
+        assert len(claim()) == 2
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("again", [make, lambda: (pause("q"), resume("q"), make())])
+    def test_it_holds_for_a_queue_that_was_deleted_and_comes_back(self, again: Any) -> None:
+        make()
+        ratelimits.override("queue:q", {"concurrency": 0})
+        remove("q", "discard")
+        again()
+        assert claim() == []
 
     @pytest.mark.parametrize("given", [{}, {"concurrency": "x"}, {"expires_at": "2026-01-01"}, {"limit": 5}])
     def test_nonsense_is_refused(self, given: Any) -> None:
