@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -221,10 +221,12 @@ class _LimitKey:
 
     row: RateLimit
     running: int = 0
+    naming: int = 0  #: those of them that have it as their own key; the others are of its queue or type
     spent: int = 0  #: starts that some window still reaches: no window holds more
     starts: list[tuple[dt.datetime, int]] | None = None  #: the same one by one; None: not read
     #: The jobs that this claim starts, and how far behind each the next may start (milliseconds).
     admitted: dict[Any, float] = field(default_factory=dict)
+    admitted_naming: set[Any] = field(default_factory=set)
     longest_ms: int = 0
     blocked: Blocked | None = None
 
@@ -250,6 +252,10 @@ class _LimitKey:
     @property
     def active(self) -> int:
         return self.running + self.started
+
+    def counted(self, policy: RatePolicy) -> int:
+        """The active jobs that count for this policy: for one that jobs state, those that have the key as their own."""
+        return self.naming + len(self.admitted_naming) if policy.key else self.active
 
     @property
     def throttled(self) -> bool:
@@ -348,6 +354,8 @@ class LimitGate:
                     return blocked
         for key, policies in parts.items():
             self.keys[key].start([job.id], policies)
+            if key == job.rate_key:
+                self.keys[key].admitted_naming.add(job.id)
         return None
 
     def has_room(self, names: Iterable[str], number: int) -> bool:
@@ -373,6 +381,7 @@ class LimitGate:
         for job_id in jobs:
             for key in self.keys.values():
                 key.admitted.pop(job_id, None)
+                key.admitted_naming.discard(job_id)
 
     def save(self) -> list[Record]:
         """Write what the starts changed; return the events that tell who met a limit, and who left it behind."""
@@ -405,7 +414,7 @@ class LimitGate:
             return known
         stated = [(queue_key(job.queue), self.queue_policies.get(job.queue, ratelimit.NONE))]
         if job.rate_key:
-            stated.insert(0, (job.rate_key, ratelimit.from_json(job.rate_limit)))
+            stated.insert(0, (job.rate_key, replace(ratelimit.from_json(job.rate_limit), key=job.rate_key)))
         parts: dict[str, list[RatePolicy]] = {}
         for key, policy in [*stated, (type_key(job.type), ratelimit.NONE)]:
             override = override_of(self.keys[key].row, self.now) if key in self.keys else None
@@ -421,8 +430,8 @@ class LimitGate:
         row, now, on_limit = found.row, self.now, policy.on_limit
         if row.blocked_until and row.blocked_until > now:
             return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit)
-        if policy.concurrency is not None and found.active >= policy.concurrency:
-            return Blocked(key, "concurrency", policy.concurrency, found.active, now + _SOON, on_limit)
+        if policy.concurrency is not None and (active := found.counted(policy)) >= policy.concurrency:
+            return Blocked(key, "concurrency", policy.concurrency, active, now + _SOON, on_limit)
         if policy.rate and found.spent + found.started >= policy.rate.limit:
             starts = self._read_starts(found)
             if (number := found.within(policy.rate, now)) >= policy.rate.limit:
@@ -460,6 +469,7 @@ class LimitGate:
                 continue
             for found in {name, queue_key(queue), type_key(job_type)} & held.keys():
                 held[found].running += running
+                held[found].naming += running if found == name else 0
 
     def _read_starts(self, key: _LimitKey) -> list[tuple[dt.datetime, int]]:
         if key.starts is None:

@@ -130,6 +130,20 @@ class TestConcurrency:
         assert len(claim(10)) == 1
         assert not Queue.objects.get(name="q").limited
 
+    def test_without_a_key_it_counts_those_of_the_queue_that_say_so(self) -> None:
+        free = make(2)
+        assert claim() == free
+        own = make(3, rate_limit={"concurrency": 2})
+        assert claim() == own[:2]
+        shown = ratelimits.inspect("queue:q")
+        assert (shown["concurrency"], shown["waiting"]) == ({"limit": 2, "active": 2, "available": 0}, 1)
+        done(free)
+        assert claim() == []
+        done(own[:1])
+        configure("q", {"concurrency": 2})
+        make(1, priority=1)
+        assert len(claim()) == 1
+
     def test_the_template_limits_each_queue_by_itself(self) -> None:
         configure("_default", {"concurrency": 1})
         configure("b", {"concurrency": 2})
