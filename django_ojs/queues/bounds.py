@@ -254,7 +254,7 @@ def _pressed(gate: QueueBound, now: dt.datetime, using: str) -> list[Record]:
         return []
     Queue.objects.using(using).filter(pk=queue.pk).update(pressured_at=now if pressure else None)
     share = gate.bound.pressure(gate.depth, gate.size)
-    facts: dict[str, Any] = {"depth": gate.depth, "bound": gate.bound.max_depth or gate.bound.max_bytes}
+    facts: dict[str, Any] = {"depth": gate.depth, "bound": gate.bound.max_depth or gate.bound.max_bytes or 0}
     facts |= {"pressure": round(share, 2), "threshold": gate.bound.warning}
     return [catalogue.of_queue(f"backpressure.{'warning' if pressure else 'cleared'}", queue.name, now, **facts)]
 

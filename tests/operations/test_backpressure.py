@@ -129,7 +129,8 @@ class TestTemplate:
         assert backpressure.relieve() == 0
         configuration.configure("_default", {"backpressure": None})
         assert (backpressure.relieve(), backpressure.relieve()) == (1, 0)
-        assert types() == ["warning", "cleared"]
+        (event,) = log.read(types=["backpressure.cleared"]).events
+        assert (event["data"]["depth"], event["data"]["bound"], event["data"]["pressure"]) == (1, 0, 0)
 
 
 class TestReject:
