@@ -239,8 +239,7 @@ class _LimitKey:
     def has_room(self, policy: RatePolicy, number: int, now: dt.datetime) -> bool:
         """Whether so many more may start under this policy, as far as can be told without the starts one by one."""
         return not (
-            (self.row.blocked_until and self.row.blocked_until > now)
-            or policy.throttle
+            policy.throttle
             or (policy.concurrency is not None and self.active + number > policy.concurrency)
             or (policy.rate and self.spent + self.started + number > policy.rate.limit)
         )
@@ -348,7 +347,7 @@ class LimitGate:
         parts = self._parts(job)
         for key, policies in parts.items():
             for policy in policies:
-                if blocked := self._test(key, policy):
+                if blocked := self._test(key, policy, named=key == job.rate_key):
                     if key in self.keys and self.keys[key].blocked is None:
                         self.keys[key].blocked = blocked
                     return blocked
@@ -423,12 +422,14 @@ class LimitGate:
         self._parts_of[signature] = parts
         return parts
 
-    def _test(self, key: str, policy: RatePolicy) -> Blocked | None:
+    def _test(self, key: str, policy: RatePolicy, *, named: bool) -> Blocked | None:
+        """What stops a job. A block, as a worker reported it, stops those for which the key is `named`: not those that
+        only are in its queue."""
         found = self.keys.get(key)
         if found is None:
             return Blocked(key, "busy", 0, 0, self.now, "wait")
         row, now, on_limit = found.row, self.now, policy.on_limit
-        if row.blocked_until and row.blocked_until > now:
+        if named and row.blocked_until and row.blocked_until > now:
             return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit)
         if policy.concurrency is not None and (active := found.counted(policy)) >= policy.concurrency:
             return Blocked(key, "concurrency", policy.concurrency, active, now + _SOON, on_limit)

@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, spellings
+from django_ojs.access import Limits
 from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -284,6 +285,17 @@ class TestDynamic:
         assert set(claim()) == {first, second}
         (event,) = log.read(types=["rate_limit.dynamic_adjusted"]).events
         assert event["data"]["key"] == "k"
+
+    def test_who_shuts_the_key_of_a_queue_shuts_it_for_those_that_name_a_limit(self) -> None:
+        configure("q", {"concurrency": 9})
+        (first, second), free = make(2, rate_limit={"max_per_second": 1000}, priority=1), make(1, type="of.others")
+        assert claim(1) == [first]
+        until = (clock.now() + dt.timedelta(hours=1)).isoformat()
+        fail_one(Failure(first, {"message": "slow down", "rate_limit_until": until}, limits=Limits(types=("a.*",))))
+        assert claim(1) == free
+        assert Job.objects.get(pk=second).state == "available"
+        make(1)
+        assert len(claim(5)) == 1
 
     def test_a_bad_instant_is_refused_before_anything_happens(self) -> None:
         (job,) = make(1, rate_limit={"key": "k", "concurrency": 9})
