@@ -145,6 +145,11 @@ class TestConcurrency:
         make(1, priority=1)
         assert len(claim()) == 1
 
+    def test_those_that_wait_for_it_do_not_hide_the_rest_of_the_queue(self) -> None:
+        make(450, rate_limit={"concurrency": 1}, priority=9)
+        free = make(2)
+        assert set(claim(3)) > set(free)
+
     def test_the_template_limits_each_queue_by_itself(self) -> None:
         configure("_default", {"concurrency": 1})
         configure("b", {"concurrency": 2})
@@ -232,6 +237,23 @@ class TestThrottle:
         frozen_clock.advance(seconds=1.5)
         assert len(claim(5)) == 1
         assert ratelimits.inspect("queue:q")["throttle"]["limit"] == 1
+
+    def test_of_a_queue_with_limits_it_changes_nothing_and_holds(self, frozen_clock: Any) -> None:
+        configure(
+            "q", {"rate_limit": {"throttle": {"limit": 1, "period": "PT1S"}, "rate": {"limit": 9, "period": "P1D"}}}
+        )
+        first, second = make(2, rate_limit={"throttle": {"limit": 1, "period": "PT1H"}}, priority=2)
+        counted = make(2, rate_limit={"rate": {"limit": 2, "period": "PT2H"}}, priority=1)
+        free = make(3)
+        started = []
+        for _ in range(5):
+            started += claim()
+            frozen_clock.advance(seconds=2)
+        assert started == [first, counted[0], *free]
+        frozen_clock.advance(hours=1)
+        assert claim() == [second]
+        frozen_clock.advance(hours=3)
+        assert claim() == counted[1:]
 
     @pytest.mark.parametrize("limit", [{"max_per_second": 0.001}, {"concurrency": 1}, {"limit": 1, "period": "P1D"}])
     def test_a_jobs_own_limit_changes_nothing_of_the_queue(self, limit: Any) -> None:
