@@ -8,6 +8,7 @@ deletes it. A crash in between leaves entries whose jobs exist already: they are
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import itertools
 import logging
 import uuid
@@ -37,7 +38,7 @@ from django_ojs.jobs.candidates import (
 from django_ojs.jobs.newrows import new_row
 from django_ojs.jobs.push import push_read
 from django_ojs.messages import phrase
-from django_ojs.models import Job, OutboxEntry, Workflow
+from django_ojs.models import IdempotencyKey, Job, OutboxEntry, Workflow
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
@@ -101,6 +102,18 @@ def find(target_id: uuid.UUID) -> OutboxEntry | None:
     if ojs_settings.OUTBOX is None:
         return None
     return OutboxEntry.objects.using(home()).filter(target_id=target_id).first()
+
+
+def existing_job(target_id: uuid.UUID) -> uuid.UUID | None:
+    """The job that was there already, where a unique policy let it stand for the one of this id."""
+    if ojs_settings.OUTBOX is None:
+        return None
+    found = IdempotencyKey.objects.using(database(None)).filter(pk=_digest(target_id)).first()
+    return uuid.UUID(found.body) if found else None
+
+
+def _digest(target_id: uuid.UUID) -> str:
+    return hashlib.sha256(f"outbox {target_id}".encode()).hexdigest()
 
 
 def job_row(entry: OutboxEntry) -> JobRow:
@@ -184,6 +197,15 @@ def _push(entries: list[OutboxEntry], target: str) -> list[Exception | None]:
     candidates = [_candidate(index, entry) for index, entry in enumerate(entries)]
     now, stamp = clock.now(target), clock.stamps(len(candidates), target)
     outcomes = push_read(candidates, PushContext(now, stamp, target))
+    found = {
+        candidate.valid_spec.id: outcome.row["id"]
+        for candidate, outcome in zip(candidates, outcomes, strict=True)
+        if isinstance(outcome, Pushed) and outcome.status == "duplicate" and outcome.row
+    }
+    IdempotencyKey.objects.using(target).bulk_create(
+        [IdempotencyKey(digest=_digest(mine), body=str(other), created_at=now) for mine, other in found.items()],
+        ignore_conflicts=True,
+    )
     return [_judge(candidate, outcome, target) for candidate, outcome in zip(candidates, outcomes, strict=True)]
 
 

@@ -7,12 +7,12 @@ import datetime as dt
 import time
 import uuid
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from django_ojs import audit, clock, tenants
 from django_ojs.conf import ojs_settings
@@ -61,10 +61,10 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
     Of events, which are cheap to delete and of which each job makes several, `event_batch` if given.
     """
     using = database(using)
-    now = clock.now(using)
+    now, ages = clock.now(using), _ages(using)
     return {
-        "jobs": sum(_prune_jobs(condition, now, batch, using) for condition in _retention(now, using)),
-        "workflows": _prune_workflows(now, batch, using),
+        "jobs": sum(_prune_jobs(condition, now, batch, using) for condition in _retention(ages, now)),
+        "workflows": _prune_workflows(ages, now, batch, using),
         "dead_letters": _prune_surplus_dead_letters(batch, using),
         "results": _prune_results(now, batch, using),
         "checkpoints": checkpoints.prune(now, batch, using),
@@ -99,34 +99,45 @@ def _audit_edge(now: dt.datetime) -> dt.datetime | None:
     return None if seconds is None else _edge(now, seconds)
 
 
-def _retention(now: dt.datetime, using: str) -> list[Q]:
-    """What is too old: by the site's ages, and by those of the queues that say something themselves."""
-    kinds = {
-        "completed": Q(state=State.COMPLETED),
-        "cancelled": Q(state=State.CANCELLED),
-        "discarded": Q(state=State.DISCARDED, dead_letter=False),
-        "dead_letter": Q(state=State.DISCARDED, dead_letter=True),
-    }
-    own = {kind: _ages(kind, using) for kind in kinds}
-    conditions = []
-    for kind, condition in kinds.items():
-        template = own[kind].pop(TEMPLATE, None)
-        age = ojs_settings.RETENTION.get(kind) if template is None else template
-        if age is not None:
-            rest = condition & ~Q(queue__in=list(own[kind])) if own[kind] else condition
-            conditions.append(rest & Q(finished_at__lt=_edge(now, age)))
-        conditions += [condition & Q(queue=queue, finished_at__lt=_edge(now, age)) for queue, age in own[kind].items()]
-    return conditions
+#: The kinds of ended jobs, each with an age of its own.
+_KINDS = {
+    "completed": Q(state=State.COMPLETED),
+    "cancelled": Q(state=State.CANCELLED),
+    "discarded": Q(state=State.DISCARDED, dead_letter=False),
+    "dead_letter": Q(state=State.DISCARDED, dead_letter=True),
+}
 
 
-def _ages(kind: str, using: str) -> dict[str, float]:
-    """The retention of this kind, in seconds, of each queue that has one of its own."""
-    found: dict[str, float] = {}
-    for queue in Queue.objects.using(using).filter(config__contains='"retention"'):
-        age = queueconfig.retention_seconds(queue.config or {}, kind)
-        if age is not None:
-            found[queue.name] = age
+class _Ages(NamedTuple):
+    """How long jobs of one kind are kept, in seconds; None: for ever. `own` are the ages of queues that say another."""
+
+    age: float | None
+    own: dict[str, float]
+
+
+def _ages(using: str) -> dict[str, _Ages]:
+    """By the site's settings, over which the template counts, and over that what a queue says itself."""
+    says = Q(config__contains='"retention"') | Q(config__contains='"dead_letter_ttl"')
+    queues = list(Queue.objects.using(using).filter(says))
+    found: dict[str, _Ages] = {}
+    for kind in _KINDS:
+        said = {queue.name: queueconfig.retention_seconds(queue.config or {}, kind) for queue in queues}
+        own = {name: age for name, age in said.items() if age is not None}
+        template = own.pop(TEMPLATE, None)
+        found[kind] = _Ages(ojs_settings.RETENTION.get(kind) if template is None else template, own)
     return found
+
+
+def _retention(ages: Mapping[str, _Ages], now: dt.datetime) -> list[Q]:
+    """Which jobs are too old."""
+    conditions = []
+    for kind, condition in _KINDS.items():
+        age, own = ages[kind]
+        if age is not None:
+            rest = condition & ~Q(queue__in=list(own)) if own else condition
+            conditions.append(rest & Q(finished_at__lt=_edge(now, age)))
+        conditions += [condition & Q(queue=queue, finished_at__lt=_edge(now, age)) for queue, age in own.items()]
+    return conditions
 
 
 def _edge(now: dt.datetime, seconds: float) -> dt.datetime:
@@ -143,12 +154,19 @@ def _unneeded(jobs: QuerySet[Job], using: str) -> QuerySet[Job]:
     return jobs.exclude(workflow_id__in=running.values("pk"))
 
 
-def _prune_workflows(now: dt.datetime, batch: int, using: str) -> int:
-    """A completed or cancelled workflow goes with its jobs, a failed one with its dead letters."""
+def _prune_workflows(ages: Mapping[str, _Ages], now: dt.datetime, batch: int, using: str) -> int:
+    """A completed or cancelled workflow goes with its jobs, a failed one with its dead letters; where queues keep
+    theirs longer, not before the last that it has there."""
     old = Q(pk__in=[])
     for state, kind in (("completed", "completed"), ("cancelled", "cancelled"), ("failed", "dead_letter")):
-        if (age := ojs_settings.RETENTION.get(kind)) is not None:
-            old |= Q(state=state, finished_at__lt=now - dt.timedelta(seconds=age))
+        age, own = ages[kind]
+        if age is None:
+            continue
+        due = Q(state=state, finished_at__lt=_edge(now, age))
+        if (longest := max(own.values(), default=age)) > age:
+            kept = WorkflowStep.objects.using(using).filter(workflow_id=OuterRef("pk"), job__queue__in=list(own))
+            due &= Q(finished_at__lt=_edge(now, longest)) | Q(~Exists(kept))
+        old |= due
     finished = Workflow.objects.using(using).filter(old, finished_at__isnull=False)
     listed = list(finished.order_by("finished_at").values_list("pk", flat=True)[:batch])
     if not listed:
@@ -252,7 +270,8 @@ def _prune_surplus_dead_letters(batch: int, using: str) -> int:
     """
     dead = Job.objects.using(using).dead_letters()
     pruned = _prune_surplus(dead, ojs_settings.DEAD_LETTER_MAX_COUNT, batch, using)
-    queues = Queue.objects.using(using).filter(config__contains='"max_count"')
+    says = Q(config__contains='"max_count"') | Q(config__contains='"dead_letter_max_size"')
+    queues = Queue.objects.using(using).filter(says)
     said = {queue.name: queueconfig.dead_letter_max_count(queue.config or {}) for queue in queues}
     limits = {name: limit for name, limit in said.items() if limit is not None}
     if (rest := limits.pop(TEMPLATE, None)) is not None:

@@ -620,6 +620,11 @@ def check_queue(config: object) -> None:
 
 #: The policies of a queue.
 _OF_QUEUES: dict[str, _PolicySpelling] = {"default_retry": _RETRY, "rate_limit": _RATE_LIMIT_OF_OPERATOR}
+#: Members of a configuration that mean the same as a member of an object in it.
+_TWICE = {
+    "max_size": ("backpressure", "max_depth"), "max_size_bytes": ("backpressure", "max_size_bytes"),
+    "overflow_policy": ("backpressure", "strategy"), "concurrency": ("rate_limit", "concurrency"),
+}  # fmt: skip
 
 
 def _queue(config: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -651,6 +656,14 @@ def merge_queue(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
             for window in _WINDOWS if kind.members is RATE_LIMIT else ():
                 if isinstance(below.get(window), dict) and isinstance(above.get(window), dict):
                     kept[name][window] = _without_rivals(below[window], above[window], kind.members)
+    for name, (place, member) in _TWICE.items():
+        below, above = kept.get(place), over.get(place)
+        if isinstance(above, dict) and above.get(member) is not None:
+            kept.pop(name, None)
+        elif isinstance(below, dict) and over.get(name) is not None:
+            kept[place] = {one: value for one, value in below.items() if one != member}
+            if not kept[place]:
+                del kept[place]
     return queueconfig.merge(kept, over)
 
 

@@ -18,7 +18,7 @@ CHANGE = {
     "events.order._pass", "jobs.bulk._advance", "jobs.checkpoints._store", "keys._write_use",
     "lifecycle.transitions.still_fitting", "limits.ratelimits._locked", "limits.ratelimits.block",
     "limits.ratelimits.prune", "outbox._relay", "queues.bounds._locked", "queues.configuration._locked",
-    "queues.deletion._delete_if_empty", "queues.deletion.remove", "queues.maintenance.end_if_over",
+    "queues.deletion._delete_if_empty", "queues.deletion._begin", "queues.maintenance.end_if_over",
     "queues.maintenance.start", "queues.maintenance.stop",
     "statistics.eventcounts._count_for_workers", "statistics.eventcounts._locked_place",
     "statistics.history._add_to_hour", "statistics.history._move_oldest", "statistics.webhookcounts.count",

@@ -264,8 +264,14 @@ class JobHandle(Handle):
         return envelope.render(self.row)
 
     def refresh(self) -> JobHandle:
-        """Read the job again. Raises NotFound once it has been pruned."""
-        self._row, self.in_outbox, self.outbox_error = _load(self.id)
+        """Read the job again. Raises NotFound once it has been pruned.
+
+        Where a unique policy let another job stand for one that came out of the outbox, that one is read.
+        """
+        asked = self.id
+        self._row, self.in_outbox, self.outbox_error = _load(asked)
+        if self.id != asked:
+            self.created, self.deduplicated = False, True
         return self
 
     def logs(self, *, attempt: int | None = None, level: str | int = "debug") -> list[JobLog]:
@@ -351,7 +357,7 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
     except ValueError:
         raise NotFound.resource("job", str(id)) from None
     row, in_outbox, error = or_migrate(_load)(key)
-    handle = JobHandle(row, "outbox" if in_outbox else "created")
+    handle = JobHandle(row, "outbox" if in_outbox else "created" if row["id"] == key else "duplicate")
     handle.outbox_error = error
     return handle
 
@@ -367,8 +373,8 @@ def _load(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
         if ojs_settings.OUTBOX is None:
             raise
     entry = outbox.find(job_id)
-    if entry is None or entry.kind != entry.Kind.JOB:
-        return info(job_id), False, ""  # it may have been on its way between the two looks
+    if entry is None or entry.kind != entry.Kind.JOB:  # it may have been on its way between the two looks
+        return info(outbox.existing_job(job_id) or job_id), False, ""
     return outbox.job_row(entry), True, entry.error if entry.aside else ""
 
 

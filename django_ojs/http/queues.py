@@ -58,9 +58,11 @@ from django_ojs.queues.deletion import remove
 from django_ojs.rules import names, queueconfig
 from django_ojs.rules.attributes import DEFAULT_QUEUE
 from django_ojs.rules.faults import shorten
+from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State
 from django_ojs.statistics import counters, latency
 from django_ojs.statistics.throughput import Rate, rates, stats
+from django_ojs.store import store_of
 
 _NO_WAITS = {"p50": 0, "p95": 0, "p99": 0}
 _COUNT, _TEXT, _TEXTS = {"type": "integer"}, {"type": "string"}, {"type": "array", "items": {"type": "string"}}
@@ -252,15 +254,16 @@ class BackpressureSerializer(AnswerSerializer):
     state = serializers.ChoiceField(["normal", "warning", "full"])
 
     def gather(self, instance: Any) -> dict[str, Any]:
-        config, depth, most = instance.effective, instance.counts.depth, _max_depth(instance.effective)
-        bound = config.get("backpressure") or {}
-        warning, share = bound.get("warning_threshold"), depth / most if most else 0
+        bound, depth, size = bound_of(instance.effective), instance.counts.depth, 0
+        if bound and bound.max_bytes:
+            depth, size = store_of(router.db_for_write(Job)).depths([instance.name], in_bytes=True)[instance.name]
+        share = bound.pressure(depth, size) if bound else 0.0
         return {
-            "enabled": bool(most),
-            "strategy": bound.get("strategy") or config.get("overflow_policy") or "reject",
-            "threshold": most,
+            "enabled": bound is not None,
+            "strategy": (bound or Bound()).strategy,
+            "threshold": _max_depth(instance.effective),
             "current_depth": depth,
-            "state": "full" if most and depth >= most else "warning" if warning and share >= warning else "normal",
+            "state": "full" if share >= 1 else "warning" if bound and share >= bound.warning else "normal",
         }
 
 

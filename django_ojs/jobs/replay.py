@@ -46,6 +46,7 @@ from django_ojs.jobs.selection import dead_letters, with_error_type
 from django_ojs.messages import count, phrase
 from django_ojs.models import Job, JobReplay, Queue, ReplayRule
 from django_ojs.models.job import UniqueLock
+from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import maintenance
 from django_ojs.rules import replayrules
 from django_ojs.rules.replayrules import Rule
@@ -240,8 +241,10 @@ def _pages(rule: Rule, asked: Sequence[Rule], now: dt.datetime, using: str) -> I
 
     Errors, which may be long, are read only where one of the types in question is among them.
     """
-    queues = Queue.objects.using(using).filter(Q(paused=True) | Q(draining=True)).values_list("name", flat=True)
-    jobs = _jobs(rule, using).filter(_left(rule), finished_at__lte=rule.edge(now)).exclude(queue__in=list(queues))
+    queues = list(Queue.objects.using(using).filter(Q(paused=True) | Q(draining=True)).values_list("name", flat=True))
+    if TEMPLATE in queues:  # all of them are draining
+        return
+    jobs = _jobs(rule, using).filter(_left(rule), finished_at__lte=rule.edge(now)).exclude(queue__in=queues)
     asked_for = Q()
     for name in sorted(replayrules.NEVER | {one.filter["error_type"] for one in asked if "error_type" in one.filter}):
         asked_for |= with_error_type(name)

@@ -35,6 +35,7 @@ from django_ojs.registry import registry
 from django_ojs.rules import retrypolicy
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
+from django_ojs.rules.ratelimit import key_in
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 
@@ -43,7 +44,8 @@ FAILED_STATES = (State.DISCARDED, State.RETRYABLE)
 REPLAY_META = ("ojs.replay_count", "ojs.last_replayed_at", "ojs.replay_rule")
 #: What an operator may change in a dead letter that is retried.
 OVERRIDABLE = frozenset({"queue", "args", "meta", "retry", "priority"})
-_REVIVED = (*transitions.REVIVE_COLUMNS, "queue", "args", "meta", "retry", "priority", "max_attempts", "trace_id")
+_REVIVED = (*transitions.REVIVE_COLUMNS, "queue", "args", "meta", "retry", "priority", "max_attempts", "trace_id",
+            "rate_key", "unique_key")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ def _changed(
     given = {name: value for name, value in override.items() if value is not None}
     extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     document = {"type": row["type"], "queue": row["queue"], "priority": row["priority"], "id": str(row["id"])}
-    document |= {name: extra[name] for name in ("schema", "version") if name in extra}
+    named = ("schema", "version", "unique") if row["unique_key"] else ("schema", "version")
+    document |= {name: extra[name] for name in named if name in extra}
     document |= {"args": jsontext.loads(row["args"]), "meta": jsontext.loads(row["meta"])} | given
     try:
         candidate = Candidate(None, spellings.read_job(document, now=now))
@@ -240,7 +243,7 @@ def _apply(row: JobRow, changed: Candidate, override: Mapping[str, Any]) -> None
     push."""
     spec = changed.valid_spec
     row.update(queue=spec.queue, args=spec.args_text, meta=spec.meta_text, priority=spec.priority)
-    row["trace_id"] = spec.trace_id
+    row.update(trace_id=spec.trace_id, unique_key=spec.unique_key, rate_key=key_in(row["rate_key"], spec.queue))
     if override.get("retry") is not None:
         policy = policy_of(changed.queue.retry, registry.retry_of(spec.type), spec.retry)
         row.update(retry=retrypolicy.to_json(policy), max_attempts=policy.max_attempts)

@@ -16,9 +16,10 @@ transaction holds them.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -88,7 +89,7 @@ def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, 
                 jobs = [job for job in jobs if job.id not in chosen]
                 continue
             shut |= {_reason(job, why) for job, why in blocked}
-            if not full_look or not blocked or any(why.key == queue_key(name) for _, why in blocked):
+            if not full_look or not blocked or any(why.key == queue_key(name) and not why.own for _, why in blocked):
                 break
             jobs = _claimable(store, choice, name, gate.now, further, shut)
             full_look = len(jobs) >= further
@@ -194,6 +195,14 @@ _JOB, _START = Job._meta.db_table, RateStart._meta.db_table
 _SOON = dt.timedelta(seconds=1)  #: when to look again at a key that is full: no one can say when a job will end
 
 
+#: Behind the key of a queue that has limits itself: the starts of its jobs that state one without a key. It has no row.
+_OWN = "/own"
+
+
+def _base(key: str) -> str:
+    return key.removesuffix(_OWN)
+
+
 class LimitedJob(NamedTuple):
     """A job that could be claimed, in as many columns as the limits need."""
 
@@ -205,7 +214,8 @@ class LimitedJob(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Why a job may not start now: `strategy` is concurrency, rate, throttle, dynamic, or busy elsewhere."""
+    """Why a job may not start now: `strategy` is concurrency, rate, throttle, dynamic, or busy elsewhere; `own`: by
+    what the job itself states, or a block of the key that it names."""
 
     key: str
     strategy: str
@@ -213,6 +223,7 @@ class Blocked(NamedTuple):
     current: int
     until: dt.datetime
     on_limit: str
+    own: bool = False
 
 
 @dataclass(slots=True)
@@ -221,27 +232,33 @@ class _LimitKey:
 
     row: RateLimit
     running: int = 0
+    naming: int = 0  #: those of them that have it as their own key; the others are of its queue or type
     spent: int = 0  #: starts that some window still reaches: no window holds more
     starts: list[tuple[dt.datetime, int]] | None = None  #: the same one by one; None: not read
     #: The jobs that this claim starts, and how far behind each the next may start (milliseconds).
     admitted: dict[Any, float] = field(default_factory=dict)
+    admitted_naming: set[Any] = field(default_factory=set)
     longest_ms: int = 0
     blocked: Blocked | None = None
 
     def start(self, jobs: Iterable[Any], policies: Iterable[RatePolicy]) -> None:
         """Count starts under these policies; the strictest of their throttles sets the distance to the next."""
-        self.longest_ms = max([self.longest_ms, *(p.rate.period_ms for p in policies if p.rate)])
-        spacings = [p.throttle.period_ms / p.throttle.limit for p in policies if p.throttle]
+        spacings = [_spacing(p.throttle) for p in policies if p.throttle]
+        lengths = [*(p.rate.period_ms for p in policies if p.rate), *(map(math.ceil, spacings) if self.is_own else ())]
+        self.longest_ms = max([self.longest_ms, *lengths])
         self.admitted |= dict.fromkeys(jobs, max(spacings, default=0.0))
 
     def has_room(self, policy: RatePolicy, number: int, now: dt.datetime) -> bool:
         """Whether so many more may start under this policy, as far as can be told without the starts one by one."""
         return not (
-            (self.row.blocked_until and self.row.blocked_until > now)
-            or policy.throttle
+            policy.throttle
             or (policy.concurrency is not None and self.active + number > policy.concurrency)
             or (policy.rate and self.spent + self.started + number > policy.rate.limit)
         )
+
+    @property
+    def is_own(self) -> bool:
+        return self.row.key.endswith(_OWN)
 
     @property
     def started(self) -> int:
@@ -250,6 +267,10 @@ class _LimitKey:
     @property
     def active(self) -> int:
         return self.running + self.started
+
+    def counted(self, policy: RatePolicy) -> int:
+        """The active jobs that count for this policy: for one that jobs state, those that have the key as their own."""
+        return self.naming + len(self.admitted_naming) if policy.key else self.active
 
     @property
     def throttled(self) -> bool:
@@ -327,6 +348,9 @@ class LimitGate:
                 return False
             found = list(locking.all())
         held = {row.key: _LimitKey(row) for row in found}
+        for row in found:
+            if self.queue_policies.get(row.key.removeprefix("queue:"), ratelimit.NONE).limits:
+                held[row.key + _OWN] = _LimitKey(RateLimit(key=row.key + _OWN, blocked_until=row.blocked_until))
         if held:
             store_of(self.using).certify(RateLimit.objects.using(self.using).filter(pk__in=list(held)))
         if wait:
@@ -342,12 +366,15 @@ class LimitGate:
         parts = self._parts(job)
         for key, policies in parts.items():
             for policy in policies:
-                if blocked := self._test(key, policy):
-                    if key in self.keys and self.keys[key].blocked is None:
-                        self.keys[key].blocked = blocked
+                if blocked := self._test(key, policy, named=_base(key) == job.rate_key):
+                    met = self.keys.get(_base(key))
+                    if met is not None and met.blocked is None:
+                        met.blocked = blocked
                     return blocked
         for key, policies in parts.items():
             self.keys[key].start([job.id], policies)
+            if _base(key) == job.rate_key:
+                self.keys[key].admitted_naming.add(job.id)
         return None
 
     def has_room(self, names: Iterable[str], number: int) -> bool:
@@ -373,6 +400,7 @@ class LimitGate:
         for job_id in jobs:
             for key in self.keys.values():
                 key.admitted.pop(job_id, None)
+                key.admitted_naming.discard(job_id)
 
     def save(self) -> list[Record]:
         """Write what the starts changed; return the events that tell who met a limit, and who left it behind."""
@@ -384,9 +412,10 @@ class LimitGate:
             )
             for key in used if key.longest_ms
         )  # fmt: skip
-        before = {name: key.row.exceeded for name, key in self.keys.items()}
-        records = [record for key in self.keys.values() for record in _limit_events(key, self.now)]
-        changed = [k.row for name, k in self.keys.items() if k.throttled or k.row.exceeded != before[name]]
+        stored = [key for key in self.keys.values() if not key.is_own]
+        before = {key.row.key: key.row.exceeded for key in stored}
+        records = [record for key in stored for record in _limit_events(key, self.now)]
+        changed = [key.row for key in stored if key.throttled or key.row.exceeded != before[key.row.key]]
         for key in used:
             key.row.next_allowed_at = key.next_allowed(self.now)
         for row in changed:
@@ -403,33 +432,45 @@ class LimitGate:
         signature = (job.queue, job.rate_key, job.rate_limit, job.type)
         if (known := self._parts_of.get(signature)) is not None:
             return known
-        stated = [(queue_key(job.queue), self.queue_policies.get(job.queue, ratelimit.NONE))]
+        own_queue, of_queue = queue_key(job.queue), self.queue_policies.get(job.queue, ratelimit.NONE)
+        stated = [(own_queue, of_queue)]
+
+        def override_under(key: str) -> RatePolicy | None:
+            return override_of(self.keys[key].row, self.now) if key in self.keys else None
+
         if job.rate_key:
-            stated.insert(0, (job.rate_key, ratelimit.from_json(job.rate_limit)))
+            apart = job.rate_key == own_queue and of_queue.limits and not override_under(own_queue)
+            key = job.rate_key + _OWN if apart else job.rate_key
+            stated.insert(0, (key, replace(ratelimit.from_json(job.rate_limit), key=job.rate_key)))
         parts: dict[str, list[RatePolicy]] = {}
         for key, policy in [*stated, (type_key(job.type), ratelimit.NONE)]:
-            override = override_of(self.keys[key].row, self.now) if key in self.keys else None
-            if policy.limits or override or key == job.rate_key or key in self.shut:
+            override = override_under(key)
+            if policy.limits or override or _base(key) == job.rate_key or key in self.shut:
                 parts.setdefault(key, []).append(override or policy)
         self._parts_of[signature] = parts
         return parts
 
-    def _test(self, key: str, policy: RatePolicy) -> Blocked | None:
+    def _test(self, key: str, policy: RatePolicy, *, named: bool) -> Blocked | None:
+        """What stops a job. A block, as a worker reported it, stops those for which the key is `named`: not those that
+        only are in its queue."""
         found = self.keys.get(key)
+        key, own = _base(key), bool(policy.key)
         if found is None:
             return Blocked(key, "busy", 0, 0, self.now, "wait")
         row, now, on_limit = found.row, self.now, policy.on_limit
-        if row.blocked_until and row.blocked_until > now:
-            return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit)
-        if policy.concurrency is not None and found.active >= policy.concurrency:
-            return Blocked(key, "concurrency", policy.concurrency, found.active, now + _SOON, on_limit)
+        if named and row.blocked_until and row.blocked_until > now:
+            return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit, own=True)
+        if policy.concurrency is not None and (active := found.counted(policy)) >= policy.concurrency:
+            return Blocked(key, "concurrency", policy.concurrency, active, now + _SOON, on_limit, own)
         if policy.rate and found.spent + found.started >= policy.rate.limit:
             starts = self._read_starts(found)
             if (number := found.within(policy.rate, now)) >= policy.rate.limit:
                 opens_at = _opens_at(starts, policy.rate, now)
-                return Blocked(key, "rate", policy.rate.limit, number, opens_at, on_limit)
+                return Blocked(key, "rate", policy.rate.limit, number, opens_at, on_limit, own)
+        if policy.throttle and found.is_own and (starts := self._read_starts(found)):
+            row.next_allowed_at = starts[-1][0] + dt.timedelta(milliseconds=_spacing(policy.throttle))
         if policy.throttle and (following := found.next_allowed(now)) and following > now:
-            return Blocked(key, "throttle", policy.throttle.limit, 1, following, on_limit)
+            return Blocked(key, "throttle", policy.throttle.limit, 1, following, on_limit, own)
         return None
 
     def _count(self, held: Mapping[str, _LimitKey]) -> None:
@@ -458,14 +499,20 @@ class LimitGate:
             if spent:
                 held[name].spent = int(spent)
                 continue
-            for found in {name, queue_key(queue), type_key(job_type)} & held.keys():
+            for found in {name, name + _OWN, queue_key(queue), type_key(job_type)} & held.keys():
                 held[found].running += running
+                held[found].naming += running if _base(found) == name else 0
 
     def _read_starts(self, key: _LimitKey) -> list[tuple[dt.datetime, int]]:
         if key.starts is None:
             log = RateStart.objects.using(self.using).filter(key=key.row.key, expires_at__gt=self.now).order_by("at")
             key.starts = list(log.values_list("at", "count"))
         return key.starts
+
+
+def _spacing(throttle: Window) -> float:
+    """Milliseconds from one start to the next."""
+    return throttle.period_ms / throttle.limit
 
 
 def _opens_at(starts: Iterable[tuple[dt.datetime, int]], window: Window, now: dt.datetime) -> dt.datetime:

@@ -331,13 +331,14 @@ def limits_of(wanted: Collection[str], using: str) -> tuple[dict[str, RatePolicy
     return policies, template is not None and template.limited
 
 
-def _counted(keys: Iterable[str], using: str) -> dict[str, dict[str, int]]:
-    """The active and the available jobs under each key: one query for each state and each kind of keys."""
-    found: dict[str, dict[str, int]] = {key: {State.ACTIVE: 0, State.AVAILABLE: 0} for key in keys}
+def _counted(policies: Mapping[str, RatePolicy], using: str) -> dict[str, dict[str, int]]:
+    """The active and the available jobs under each key: one query for each state and each kind of keys. A limit of a
+    queue that only jobs state counts those that state it."""
+    found: dict[str, dict[str, int]] = {key: {State.ACTIVE: 0, State.AVAILABLE: 0} for key in policies}
     columns: dict[str, dict[str, str]] = {"queue": {}, "type": {}, "rate_key": {}}
     for key in found:
         kind, colon, name = key.partition(":")
-        is_own = colon and kind in ("queue", "type")
+        is_own = colon and kind in ("queue", "type") and not (policies[key].key and policies[key].limits)
         columns[kind if is_own else "rate_key"][name if is_own else key] = key
     for column, named in columns.items():
         for state in (State.ACTIVE, State.AVAILABLE) if named else ():  # apart, as the indexes are

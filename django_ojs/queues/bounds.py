@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -48,12 +48,22 @@ class Pressure(NamedTuple):
     share: float
 
 
-def lock(names: Iterable[str], using: str) -> dict[str, Queue]:
-    """Lock the rows of these queues, in the order of their names; return those that are bounded as of now."""
-    return {queue.name: queue for queue in _lock(names, using, wait=True) if _bound_of(queue)}
+def lock(names: Collection[str], using: str) -> dict[str, Queue]:
+    """Lock the rows of these queues, in the order of their names; return those that are bounded as of now.
+
+    A queue that is new in a transaction which is still open has no row to lock (`configuration.ensure`): the bound of
+    the template holds for what this push can see.
+    """
+    queues = {queue.name: queue for queue in _lock(names, using, wait=True)}
+    if missing := set(names) - queues.keys():
+        template = Queue.objects.using(using).filter(name=TEMPLATE).first()
+        for name in missing:
+            queues[name] = new = Queue(name=name)
+            new.template = template and template.config  # type: ignore[attr-defined]
+    return {name: queue for name, queue in queues.items() if _bound_of(queue)}
 
 
-def _lock(names: Iterable[str], using: str, *, wait: bool) -> list[Queue]:
+def _lock(names: Collection[str], using: str, *, wait: bool) -> list[Queue]:
     """Lock the rows of these queues, or without waiting those that no other transaction holds."""
     wanted = sorted(names)
     if not wanted:
@@ -73,10 +83,10 @@ def _bound_of(queue: Any) -> Bound | None:
 
 
 def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> dict[str, QueueBound]:
-    """A gate before each of these locked queues, for a push of `specs`."""
+    """A gate before each of these locked queues, for a push of `specs`; an open one where there is no bound."""
     if not queues:
         return {}
-    bounds = {name: bound for name, queue in queues.items() if (bound := _bound_of(queue))}
+    bounds = {name: _bound_of(queue) or Bound() for name, queue in queues.items()}
     in_bytes = any(bound.max_bytes for bound in bounds.values())
     depths = store_of(using).depths(list(bounds), in_bytes=in_bytes)
     found = {name: QueueBound(queues[name], bound, *depths[name]) for name, bound in bounds.items()}
@@ -240,18 +250,18 @@ def _drop(row: JobRow, now: dt.datetime, gate: QueueBound) -> list[Record]:
 def _pressed(gate: QueueBound, now: dt.datetime, using: str) -> list[Record]:
     """The warning when the queue crosses its threshold, not for every job beyond it."""
     pressure, queue = gate.pressure, gate.queue
-    if (pressure is None) == (queue.pressured_at is None):
+    if (pressure is None) == (queue.pressured_at is None) or queue._state.adding:  # which has no row yet to note it in
         return []
     Queue.objects.using(using).filter(pk=queue.pk).update(pressured_at=now if pressure else None)
     share = gate.bound.pressure(gate.depth, gate.size)
-    facts: dict[str, Any] = {"depth": gate.depth, "bound": gate.bound.max_depth or gate.bound.max_bytes}
+    facts: dict[str, Any] = {"depth": gate.depth, "bound": gate.bound.max_depth or gate.bound.max_bytes or 0}
     facts |= {"pressure": round(share, 2), "threshold": gate.bound.warning}
     return [catalogue.of_queue(f"backpressure.{'warning' if pressure else 'cleared'}", queue.name, now, **facts)]
 
 
 @retried
 def relieve(*, using: str | None = None) -> int:
-    """Note which nearly full queues have emptied since; return how many. For the scheduler.
+    """Note which nearly full queues have emptied since, or are bounded no more; return how many. For the scheduler.
 
     A queue whose row another transaction holds is looked at again next time: that one may stay open for long.
     """
@@ -261,14 +271,10 @@ def relieve(*, using: str | None = None) -> int:
         return 0
     with atomic(using=using):
         store_of(using).begin_writing()
-        held = _lock(names, using, wait=False)
-        queues = {queue.name: queue for queue in held if _bound_of(queue)}
+        queues = {queue.name: queue for queue in _lock(names, using, wait=False)}
         records: list[Record] = []
         for gate in gates(queues, (), using).values():
             records += _pressed(gate, clock.now(using), using)
-        unbound = [queue.name for queue in held if queue.name not in queues]
-        if unbound:
-            Queue.objects.using(using).filter(name__in=unbound).update(pressured_at=None)
         log.append(records, using)
     return len(records)
 

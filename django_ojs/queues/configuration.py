@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import Error, connections, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from django_ojs import clock, lockwaits, spellings, states, tenants
 from django_ojs.database import atomic, database, harmless, in_callers_transaction, retried
@@ -118,12 +118,17 @@ def flag_limited(queue_names: Iterable[str], using: str) -> None:
 
 
 def is_limited(name: str, config: Mapping[str, Any], using: str) -> bool:
-    overridden = RateLimit.objects.using(using).exclude(override=RawJSON(""))
+    overridden = _overridden(using)
     if name == TEMPLATE:
         by_override = overridden.filter(key__startswith="type:").exists()
     else:
         by_override = overridden.filter(key=ratelimit.queue_key(name)).exists()
     return by_override or spellings.rate_policy(config).limits
+
+
+def _overridden(using: str) -> QuerySet[RateLimit]:
+    """The limits that an operator has set."""
+    return RateLimit.objects.using(using).exclude(override=RawJSON(""))
 
 
 def _locked(name: str, using: str) -> tuple[Queue, list[catalogue.Record]]:
@@ -134,6 +139,8 @@ def _locked(name: str, using: str) -> tuple[Queue, list[catalogue.Record]]:
     defaults = {"created_at": now, "updated_at": now}
     rows = Queue.objects.using(using).select_for_update()
     queue, created = rows.get_or_create(name=name, defaults=defaults)
+    if created:
+        flag_limited([name], using)
     return queue, [catalogue.of_queue("queue.created", name, now)] if created else []
 
 
@@ -145,10 +152,12 @@ def _store(queue: Queue, config: dict[str, Any], using: str) -> None:
         setattr(queue, column, None if seconds is None else int(seconds * 1000))
     queue.retry = rest.pop("default_retry", None)
     queue.draining = bool(rest.pop("draining", False))
+    if not queue.draining:  # which calls a removal off
+        queue.move_to = ""
     queue.config = rest or None
     queue.limited = is_limited(queue.name, rest, using)
     queue.updated_at = clock.now(using)
-    fields = ["visibility_ms", "timeout_ms", "retry", "config", "draining", "limited", "updated_at"]
+    fields = ["visibility_ms", "timeout_ms", "retry", "config", "draining", "move_to", "limited", "updated_at"]
     queue.save(using=using, update_fields=fields)
     transaction.on_commit(forget, using=using)
 
@@ -306,8 +315,10 @@ def _add_soon(names: Sequence[str], now: dt.datetime, using: str) -> None:
 
 
 def add_rows(names: Iterable[str], now: dt.datetime, using: str) -> None:
-    """Make the rows of those queues that have none."""
-    rows = [Queue(name=name, created_at=now, updated_at=now) for name in names]
+    """Make the rows of those queues that have none. An operator's limit outlives the row of its queue."""
+    keys = {ratelimit.queue_key(name): name for name in names}
+    limited = set(_overridden(using).filter(pk__in=list(keys)).values_list("pk", flat=True))
+    rows = [Queue(name=name, limited=key in limited, created_at=now, updated_at=now) for key, name in keys.items()]
     Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
@@ -379,7 +390,7 @@ def _layered(below: QueueDefaults, queue: Queue, template: Queue | None) -> Queu
         timeout_ms=queue.timeout_ms or below.timeout_ms,
         visibility_ms=queue.visibility_ms or below.visibility_ms,
         allowed_types=below.allowed_types if patterns is None else tuple(patterns),
-        draining=queue.draining,
+        draining=queue.draining or below.draining,
         bound=bound_of(effective(queue, template)),
         limited=queue.limited or below.limited,
     )

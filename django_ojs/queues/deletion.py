@@ -1,18 +1,21 @@
 """Remove a queue (jobs 4.1): only when it has no live jobs (`reject`), or with them (`discard`), or after they
 went to another queue (`move`), where the active ones finish first.
 
-Whatever the strategy, finished jobs stay readable until they are pruned.
+Whatever the strategy, finished jobs stay readable until they are pruned. `Queue.move_to` says where the jobs go; a
+queue whose jobs are discarded has its own name there. The scheduler goes on with what a caller has left unfinished
+(`finish_removals`). Who lets the queue take new jobs again calls its removal off (`configuration.configure`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Sequence
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Q
 
-from django_ojs import audit, clock, states
+from django_ojs import audit, clock, jsontext, spellings, states
 from django_ojs.audit import Act
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound
@@ -25,12 +28,16 @@ from django_ojs.models import Job, Queue
 from django_ojs.models.fields import same_name
 from django_ojs.models.job import JobRow, in_states
 from django_ojs.queues import configuration
+from django_ojs.rules import unique
 from django_ojs.rules.faults import fault
+from django_ojs.rules.ratelimit import key_in
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 
 STRATEGIES = ("reject", "discard", "move")
 BATCH = 500
+#: For how long the scheduler leaves the discarding of a queue's jobs to who has asked for it, and counts them.
+PATIENCE = dt.timedelta(minutes=1)
 _WAITING = states.ordered(states.WAITING)
 
 
@@ -54,40 +61,52 @@ def remove(
     """
     using = database(using)
     _check(name, strategy, target)
+    place = name if strategy == "discard" else target
+    ended, affected = _begin(name, strategy, place, entry, using=using), 0
+    going_on = Queue.objects.using(using).filter(name=name, draining=True, move_to=place)
+    while not ended and going_on.exists():
+        affected += (count := _empty(name, place, using))
+        ended = not count and _delete_if_empty(name, using=using)
+        if not count and strategy == "move":  # else a job has slipped in, while others still thought the queue open
+            break
+    ended = ended or not Queue.objects.using(using).filter(name=name).exists()
+    return Removal(name, strategy, target, affected, "deleted" if ended else "draining")
+
+
+@retried
+def _begin(name: str, strategy: str, place: str, entry: Act | None, *, using: str) -> bool:
+    """Let the queue take no more jobs, and note where its jobs go; whether it is deleted already."""
     with atomic(using=using):
+        store_of(using).begin_writing()
         queue = Queue.objects.using(using).select_for_update().filter(same_name("name", name)).first()
         if queue is None:
             raise NotFound.resource("queue", name)
-        queue.draining, queue.move_to = True, target
-        queue.save(using=using, update_fields=["draining", "move_to"])
+        queue.draining, queue.move_to, queue.updated_at = True, place, clock.now(using)
+        queue.save(using=using, update_fields=["draining", "move_to", "updated_at"])
         transaction.on_commit(configuration.forget, using=using)
         audit.append([entry] if entry else [], using)
-        ended = strategy == "reject" and _delete_if_empty(name, using)
-        if strategy == "reject" and not ended:  # which undoes all of this
+        if strategy != "reject":
+            return False
+        if not _delete_if_empty(name, using=using):  # which undoes all of this
             live = Job.objects.using(using).live().filter(queue=name)
             raise Conflict(
                 f"The queue '{name}' has jobs that have not ended.",
                 details={"resource_type": "queue", "resource_id": name, "live_jobs": live.count()},
                 hint="Wait for them, or delete with strategy discard or move.",
             )
-    affected = 0
-    while strategy == "move" and (count := _move(name, target, using)):
-        affected += count
-    while strategy == "discard" and not ended:  # a job may slip in while others still think the queue is open
-        while count := _discard(name, using=using):
-            affected += count
-        ended = _delete_if_empty(name, using)
-    ended = ended or _delete_if_empty(name, using)
-    return Removal(name, strategy, target, affected, "deleted" if ended else "draining")
+    return True
 
 
 def finish_removals(*, using: str | None = None) -> int:
-    """Go on with the queues whose jobs are being moved; return how many jobs moved and queues ended."""
+    """Go on with the queues whose jobs are being moved, and with those of which discarding them has broken off; return
+    how many jobs moved or were discarded, and queues ended."""
     using = database(using)
-    done = 0
-    for name, target in list(Queue.objects.using(using).exclude(move_to="").values_list("name", "move_to")):
-        done += _move(name, target, using) + _delete_if_empty(name, using)
-    return done
+    under_way = Q(move_to=F("name"), updated_at__gt=clock.now(using) - PATIENCE)
+    removals = Queue.objects.using(using).exclude(move_to="").exclude(under_way)
+    return sum(
+        _empty(name, place, using) + _delete_if_empty(name, using=using)
+        for name, place in list(removals.values_list("name", "move_to"))
+    )
 
 
 def _check(name: str, strategy: str, target: str) -> None:
@@ -101,9 +120,16 @@ def _check(name: str, strategy: str, target: str) -> None:
         configuration.names_only(target, "target_queue")
 
 
-def _delete_if_empty(name: str, using: str) -> bool:
+def _empty(name: str, place: str, using: str) -> int:
+    """Discard or move one batch of its jobs."""
+    return _discard(name, using=using) if place == name else _move(name, place, using=using)
+
+
+@retried
+def _delete_if_empty(name: str, *, using: str) -> bool:
     """Delete the queue's row once none of its jobs is alive."""
     with atomic(using=using):
+        store_of(using).begin_writing()
         queue = Queue.objects.using(using).select_for_update().filter(name=name, draining=True).first()
         if queue is None or Job.objects.using(using).live().filter(queue=name).exists():
             return False
@@ -135,17 +161,28 @@ def _discard(name: str, *, using: str) -> int:
     return len(rows)
 
 
-def _move(name: str, target: str, using: str) -> int:
+@retried
+def _move(name: str, target: str, *, using: str) -> int:
     """Move one batch of waiting jobs; their states stay."""
     with atomic(using=using):
         store = store_of(using)
         configuration.ensure([target], clock.now(using), using)
         rows = store.lock_where(Q(queue=name) & in_states(_WAITING), limit=BATCH)
         for row in rows:
-            row["queue"] = target
+            row.update(queue=target, rate_key=key_in(row["rate_key"], target))
+            row["unique_key"] = row["unique_key"] and _unique_key(row)
         for state in _WAITING:
-            store.update_jobs(state, _of(rows, state), ("queue",))
+            store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key"))
     return len(rows)
+
+
+def _unique_key(row: JobRow) -> str:
+    extra = jsontext.loads(row["extra"])
+    policy = spellings.read_unique(extra["unique"])
+    if "queue" not in policy.dimensions:
+        return str(row["unique_key"])
+    args, meta = jsontext.loads(row["args"]), jsontext.loads(row["meta"])
+    return unique.key(policy, row["type"], row["queue"], args, meta, extra.get("version"))
 
 
 def _of(rows: Sequence[JobRow], state: State) -> list[JobRow]:

@@ -77,14 +77,14 @@ def rate_policy(config: Mapping[str, Any]) -> ratelimit.RatePolicy:
 def retention_seconds(config: Mapping[str, Any], kind: str) -> float | None:
     """How long finished jobs of a kind (`completed`, `cancelled`, `discarded`, `dead_letter`) are kept, if it says."""
     if kind == "dead_letter":
-        value = _deep(config, "dead_letter", "retention", "max_age")
+        value = _dead_letters(config, "max_age", "dead_letter_ttl")
     else:
         value = _deep(config, "retention", kind)
     return None if value is None else _seconds(value, kind)
 
 
 def dead_letter_max_count(config: Mapping[str, Any]) -> int | None:
-    value = _deep(config, "dead_letter", "retention", "max_count")
+    value = _dead_letters(config, "max_count", "dead_letter_max_size")
     return None if value is None else int(value)
 
 
@@ -98,6 +98,11 @@ def _deep(config: Mapping[str, Any], *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def _dead_letters(config: Mapping[str, Any], member: str, other_name: str) -> Any:
+    value = _deep(config, "dead_letter", "retention", member)
+    return config.get(other_name) if value is None else value
 
 
 def _one_of(*words: str) -> MemberReader:

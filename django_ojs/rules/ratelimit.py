@@ -69,6 +69,11 @@ def queue_key(queue: str) -> str:
     return f"queue:{queue}"
 
 
+def key_in(key: str, queue: str) -> str:
+    """The key of a job that has come to this queue: one that its job did not name is that of the queue."""
+    return queue_key(queue) if key.startswith(queue_key("")) else key
+
+
 def type_key(job_type: str) -> str:
     return f"type:{job_type}"
 

@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 
 from django_ojs.client.context import JobContext
 from django_ojs.client.definition import JobDefinition, PreparedJob, check_schedule, push_prepared
-from django_ojs.client.handle import JobHandle
+from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import SCHEDULE_NAMES, ScheduleOptions, checked_options, encode_arguments
 from django_ojs.database import database
 from django_ojs.errors import NotFound
@@ -109,13 +109,11 @@ class OJSBackend(BaseTaskBackend):
         """Return the result with this id. Raises TaskResultDoesNotExist for jobs that are no tasks or were pruned,
         too.
         """
-        from django_ojs.jobs.read import info
-
         key = results.key_of(result_id)
         if key is None:
             raise TaskResultDoesNotExist(result_id)
         try:
-            row = info(key)
+            row = get_job(key).row
         except NotFound:
             raise TaskResultDoesNotExist(result_id) from None
         definition = find(row["type"])

@@ -467,6 +467,15 @@ class TestFigures:
         assert item["state"] == "active"
         assert set(item["latency_ms"]) == {"p50", "p95", "p99"}
 
+    @pytest.mark.parametrize("config", [{"max_size": 5}, {"max_size_bytes": 55}])
+    def test_a_queue_is_nearly_full_from_its_threshold_on(self, api: Api, config: dict[str, int]) -> None:
+        call(api, "PUT", "/queues/_default/config", config)
+        states = []
+        for _ in range(5):
+            api.push(queue="a", args=["12345"])
+            states.append(api.get("/admin/queues/a").json()["configuration"]["backpressure"]["state"])
+        assert states == ["normal"] * 3 + ["warning", "full"]
+
     def test_pause_and_resume_and_a_queue_nobody_used(self, api: Api) -> None:
         paused = api.post("/admin/queues/new/pause").json()
         assert (paused["name"], paused["paused"]) == ("new", True)

@@ -156,7 +156,7 @@ class TestLifting:
         RateLimit.objects.create(
             key="queue:a", blocked_until=now + dt.timedelta(days=9), created_at=now, updated_at=now
         )
-        push([{"type": "a.b", "args": [], "queue": "a"}])
+        push([{"type": "a.b", "args": [], "queue": "a", "rate_limit": {"concurrency": 5}}])
         assert fetch(Fetch(["a"], count=1, worker_id="w")) == []
         api = with_key("admin", queues=["a"])
         assert put(api, "/admin/rate-limits/queue:a", {"blocked_until": None}).status_code == 200

@@ -88,6 +88,50 @@ class TestTemplate:
         assert info(first["id"])["state"] == "discarded"
         assert [info(row["id"])["state"] for row in rest] == ["available"] * 2
 
+    @pytest.mark.parametrize(
+        "template, own",
+        [
+            ({"backpressure": {"max_depth": 1, "strategy": "block"}}, {"max_size": 3, "overflow_policy": "reject"}),
+            ({"max_size": 1, "overflow_policy": "block"}, {"backpressure": {"max_depth": 3, "strategy": "reject"}}),
+        ],
+    )  # fmt: skip
+    def test_a_queue_says_it_in_the_other_words(self, template: dict[str, Any], own: dict[str, Any]) -> None:
+        configuration.configure("_default", template)
+        configuration.configure(QUEUE, own)
+        for n in range(3):
+            make(n)
+        with pytest.raises(QueueFull) as refusal:
+            make()
+        assert refusal.value.details["strategy"] == "reject"
+        configuration.configure(QUEUE, template)
+        assert configuration.document(Queue.objects.get(pk=QUEUE)) == template
+
+    def test_a_queue_has_no_bound_if_it_says_so(self) -> None:
+        configuration.configure("_default", {"max_size": 1})
+        configuration.configure(QUEUE, {"backpressure": {"max_depth": 0}})
+        make()
+        make()
+
+    def test_it_bounds_a_queue_that_is_new_in_an_open_transaction(self) -> None:
+        configuration.configure("_default", {"backpressure": {"max_depth": 2}})
+        with transaction.atomic():
+            push([job(1)])
+            with pytest.raises(QueueFull):
+                push([job(n) for n in range(2)])
+            push([job(2)])
+        assert Job.objects.count() == 2
+        assert types() == ["rejected"]
+
+    def test_a_queue_whose_bound_is_taken_back_is_cleared(self) -> None:
+        configuration.configure("_default", {"backpressure": {"max_depth": 1}})
+        configuration.configure(QUEUE, {})
+        make()
+        assert backpressure.relieve() == 0
+        configuration.configure("_default", {"backpressure": None})
+        assert (backpressure.relieve(), backpressure.relieve()) == (1, 0)
+        (event,) = log.read(types=["backpressure.cleared"]).events
+        assert (event["data"]["depth"], event["data"]["bound"], event["data"]["pressure"]) == (1, 0, 0)
+
 
 class TestReject:
     def test_the_job_beyond_the_bound_is_refused(self) -> None:

@@ -698,6 +698,17 @@ class TestCancelActivateRetryDelete:
         assert claim("other")["attempt"] == 1
         assert events(row)[-2:] == ["job.enqueued", "job.started"]
 
+    def test_manual_retry_with_changes_makes_the_keys_anew(self) -> None:
+        unique = {"keys": ["type", "args", "queue"]}
+        row = make(args=[1], retry={"max_attempts": 1}, unique=unique, rate_limit={"concurrency": 1})
+        claim()
+        fail_one(Failure(row["id"], ERROR))
+        revived = retry_one(row["id"], override={"args": [2], "queue": "other"})
+        assert revived["rate_key"] == info(row["id"])["rate_key"] == "queue:other"
+        make(args=[1], unique=unique)
+        with pytest.raises(Duplicate):
+            make(args=[2], queue="other", unique=unique)
+
     @pytest.mark.parametrize("ahead", [False, True], ids=["past", "still ahead"])
     def test_manual_retry_shows_no_deadline_that_has_passed(self, ahead: bool, frozen_clock: Any) -> None:
         """Whoever reads the envelope would think that no worker may start it (core 5.2)."""

@@ -24,7 +24,7 @@ from django_ojs.jobs.retry import retry_one
 from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Event, Job, JobReplay, ReplayRule
 from django_ojs.queues import maintenance
-from django_ojs.queues.configuration import pause
+from django_ojs.queues.configuration import configure, pause
 from django_ojs.rules import replayrules
 from django_ojs.scheduler.scheduler import ReplayDeadLetters
 
@@ -169,13 +169,16 @@ def test_a_rule_keeps_its_pace_and_takes_the_oldest_first(frozen_clock: Any) -> 
     assert [state(job_id) for job_id in jobs][:4] == ["available"] * 4
 
 
-def test_nothing_is_retried_in_maintenance_nor_into_a_paused_queue(frozen_clock: Any) -> None:
+def test_nothing_is_retried_in_maintenance_nor_into_a_queue_that_is_paused_or_draining(frozen_clock: Any) -> None:
     job_id = dead()
     rule(delay="PT0S")
     frozen_clock.advance(seconds=1)
     maintenance.start()
     assert replay.replay() == 0
     maintenance.stop()
+    configure("_default", {"draining": True})
+    assert replay.replay() == 0
+    configure("_default", {"draining": None})
     pause("default")
     assert (replay.replay(), state(job_id)) == (0, "discarded")
 

@@ -290,6 +290,23 @@ def test_the_modes_of_tests_know_the_outbox(ship: Any, handlers: Registry) -> No
     assert (handle.refresh().state, flow.refresh().state, entries()) == ("completed", "completed", [])
 
 
+def test_a_job_for_which_another_stands_is_that_one(ship: Any) -> None:
+    unique = ship.options(unique={"on_conflict": "ignore"})
+    first, again = unique.enqueue("a"), unique.enqueue("a")
+    other = unique.enqueue("b")
+    asked = again.id
+    assert outbox.relay() == 3
+    assert (again.refresh().id, again.deduplicated, again.created, again.in_outbox) == (first.id, True, False, False)
+    found = get_job(asked)
+    assert (found.id, found.deduplicated) == (first.id, True)
+    assert not other.refresh().deduplicated
+    assert not get_job(first.id).deduplicated
+    Job.objects.all().delete()
+    for job_id in (asked, first.id):
+        with pytest.raises(NotFound):
+            get_job(job_id)
+
+
 def test_checks(settings: Any) -> None:
     def found(**ojs: Any) -> list[str | None]:
         settings.OJS = ojs

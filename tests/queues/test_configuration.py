@@ -8,18 +8,19 @@ import pytest
 from django.test import Client
 
 from django_ojs import audit, clock
-from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
+from django_ojs.errors import Conflict, Duplicate, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.limits import ratelimits
-from django_ojs.models import Job, Queue
-from django_ojs.queues import configuration
+from django_ojs.models import Job, Queue, Workflow
+from django_ojs.queues import configuration, deletion
 from django_ojs.queues.configuration import configure, document
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
+from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
@@ -106,6 +107,15 @@ class TestAdmission:
             make()
         assert len(fetch(Fetch(["q"]))) == 1
 
+    def test_all_queues_drain_if_the_template_says_so(self) -> None:
+        make()
+        configure("_default", {"draining": True})
+        for queue in ("q", "new", "new"):
+            with pytest.raises(QueuePaused):
+                make(queue)
+        configure("_default", {"draining": None})
+        make("new")
+
 
 class TestRemoval:
     def test_reject_refuses_while_jobs_are_alive_and_leaves_the_queue_open(self) -> None:
@@ -139,6 +149,62 @@ class TestRemoval:
         assert Job.objects.filter(queue="other").count() == 2
         assert not Queue.objects.filter(name="q").exists()
         assert_exact()
+
+    def test_what_a_killed_call_has_left_is_discarded_a_minute_later(
+        self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(deletion, "BATCH", 2)
+        for _ in range(3):
+            make()
+        with monkeypatch.context() as patch:
+            patch.setattr(deletion, "_delete_if_empty", None)
+            patch.setattr(deletion, "_discard", lambda *args, real=deletion._discard, **more: real(*args, **more) % 2)
+            with pytest.raises(TypeError):
+                remove("q", "discard")
+        assert Job.objects.filter(state="available").count() == 1
+        assert finish_removals() == 0
+        frozen_clock.advance(minutes=2)
+        assert finish_removals() == 2
+        assert (Queue.objects.count(), Job.objects.filter(state="discarded").count()) == (0, 3)
+
+    def test_the_second_of_two_calls_ends_with_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def discard(*args: Any, **more: Any) -> int:
+            with monkeypatch.context() as patch:
+                patch.setattr(deletion, "_discard", real)
+                assert remove("q", "discard").jobs_affected == 1
+            return 0
+
+        make()
+        real = deletion._discard
+        monkeypatch.setattr(deletion, "_discard", discard)
+        done = remove("q", "discard")
+        assert (done.jobs_affected, done.state) == (0, "deleted")
+
+    @pytest.mark.parametrize("strategy, target", [("move", "other"), ("discard", "")])
+    def test_who_lets_the_queue_take_jobs_again_calls_its_removal_off(
+        self, strategy: str, target: str, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make()
+        fetch(Fetch(["q"]))
+        with monkeypatch.context() as patch:
+            patch.setattr(deletion, "_discard", lambda *args, **more: configure("q", {"draining": False}) and 0)
+            assert remove("q", strategy, target).state == "draining"
+        configure("q", {"draining": False})
+        make()
+        frozen_clock.advance(minutes=2)
+        assert finish_removals() == 0
+        assert list(Job.objects.values_list("queue", "state").order_by("state")) == [
+            ("q", "active"), ("q", "available"),
+        ]  # fmt: skip
+
+    def test_moved_jobs_keep_no_key_of_the_old_queue(self) -> None:
+        by_queue = {"keys": ["type", "queue"]}
+        make(rate_limit={"concurrency": 1}, unique=by_queue)
+        remove("q", "move", "other")
+        with pytest.raises(Duplicate):
+            make("other", unique=by_queue)
+        make("q", unique=by_queue)
+        assert list(Job.objects.filter(queue="other").values_list("rate_key", flat=True)) == ["queue:other"]
 
     @pytest.mark.parametrize(
         "strategy, target", [("burn", ""), ("move", ""), ("move", "q")],
@@ -175,6 +241,19 @@ class TestRemoval:
 
 
 class TestRetention:
+    def test_a_workflow_is_kept_with_the_last_of_its_jobs(self, frozen_clock: Any) -> None:
+        configure("_default", {"retention": {"completed": "PT1H"}})
+        configure("long", {"retention": {"completed": "P30D"}})
+        for queue in ("long", "q"):
+            step = {"type": "a.b", "args": [], "options": {"queue": queue}}
+            workflow.create({"type": "chain", "name": queue, "steps": [step]})
+            ack_one(Ack(fetch(Fetch([queue]))[0]["id"]))
+        frozen_clock.advance(hours=2)
+        assert prune()["workflows"] == 1
+        assert Workflow.objects.get().steps.get().queue == "long"
+        frozen_clock.advance(days=30)
+        assert prune()["workflows"] == 1
+
     def test_a_queue_keeps_its_jobs_as_long_as_it_says_and_the_others_as_the_site_says(self, frozen_clock: Any) -> None:
         configure("short", {"retention": {"completed": "PT1H"}})
         configure("long", {"retention": {"completed": "P30D"}})
@@ -192,6 +271,17 @@ class TestRetention:
         prune()
         assert left() == set()
         assert_exact()
+
+    def test_dead_letters_go_by_the_other_names_too(self, frozen_clock: Any) -> None:
+        configure("short", {"dead_letter_ttl": "PT1H"})
+        configure("few", {"dead_letter_max_size": 1})
+        for queue in ("short", "few", "few"):
+            make(queue, retry={"max_attempts": 1})
+            frozen_clock.advance(seconds=1)
+            fail_one(Failure(fetch(Fetch([queue]))[0]["id"], {"message": "no"}))
+        frozen_clock.advance(hours=2)
+        prune()
+        assert Job.objects.get().queue == "few"
 
     @pytest.mark.parametrize("said_by", ["q", "_default"])
     def test_the_dead_letters_of_a_queue_are_bounded_and_their_end_is_told(

@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, spellings
+from django_ojs.access import Limits
 from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -21,7 +22,8 @@ from django_ojs.jobs.timers import apply_due
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.queues import configuration
-from django_ojs.queues.configuration import configure, pause
+from django_ojs.queues.configuration import configure, pause, resume
+from django_ojs.queues.deletion import remove
 from django_ojs.retention import prune
 from django_ojs.rules import ratelimit
 from django_ojs.rules.ratelimit import RatePolicy, Window
@@ -129,6 +131,25 @@ class TestConcurrency:
         assert len(claim(10)) == 1
         assert not Queue.objects.get(name="q").limited
 
+    def test_without_a_key_it_counts_those_of_the_queue_that_say_so(self) -> None:
+        free = make(2)
+        assert claim() == free
+        own = make(3, rate_limit={"concurrency": 2})
+        assert claim() == own[:2]
+        shown = ratelimits.inspect("queue:q")
+        assert (shown["concurrency"], shown["waiting"]) == ({"limit": 2, "active": 2, "available": 0}, 1)
+        done(free)
+        assert claim() == []
+        done(own[:1])
+        configure("q", {"concurrency": 2})
+        make(1, priority=1)
+        assert len(claim()) == 1
+
+    def test_those_that_wait_for_it_do_not_hide_the_rest_of_the_queue(self) -> None:
+        make(450, rate_limit={"concurrency": 1}, priority=9)
+        free = make(2)
+        assert set(claim(3)) > set(free)
+
     def test_the_template_limits_each_queue_by_itself(self) -> None:
         configure("_default", {"concurrency": 1})
         configure("b", {"concurrency": 2})
@@ -217,6 +238,23 @@ class TestThrottle:
         assert len(claim(5)) == 1
         assert ratelimits.inspect("queue:q")["throttle"]["limit"] == 1
 
+    def test_of_a_queue_with_limits_it_changes_nothing_and_holds(self, frozen_clock: Any) -> None:
+        configure(
+            "q", {"rate_limit": {"throttle": {"limit": 1, "period": "PT1S"}, "rate": {"limit": 9, "period": "P1D"}}}
+        )
+        first, second = make(2, rate_limit={"throttle": {"limit": 1, "period": "PT1H"}}, priority=2)
+        counted = make(2, rate_limit={"rate": {"limit": 2, "period": "PT2H"}}, priority=1)
+        free = make(3)
+        started = []
+        for _ in range(5):
+            started += claim()
+            frozen_clock.advance(seconds=2)
+        assert started == [first, counted[0], *free]
+        frozen_clock.advance(hours=1)
+        assert claim() == [second]
+        frozen_clock.advance(hours=3)
+        assert claim() == counted[1:]
+
     @pytest.mark.parametrize("limit", [{"max_per_second": 0.001}, {"concurrency": 1}, {"limit": 1, "period": "P1D"}])
     def test_a_jobs_own_limit_changes_nothing_of_the_queue(self, limit: Any) -> None:
         make(1, rate_limit=limit)
@@ -270,6 +308,17 @@ class TestDynamic:
         (event,) = log.read(types=["rate_limit.dynamic_adjusted"]).events
         assert event["data"]["key"] == "k"
 
+    def test_who_shuts_the_key_of_a_queue_shuts_it_for_those_that_name_a_limit(self) -> None:
+        configure("q", {"concurrency": 9})
+        (first, second), free = make(2, rate_limit={"max_per_second": 1000}, priority=1), make(1, type="of.others")
+        assert claim(1) == [first]
+        until = (clock.now() + dt.timedelta(hours=1)).isoformat()
+        fail_one(Failure(first, {"message": "slow down", "rate_limit_until": until}, limits=Limits(types=("a.*",))))
+        assert claim(1) == free
+        assert Job.objects.get(pk=second).state == "available"
+        make(1)
+        assert len(claim(5)) == 1
+
     def test_a_bad_instant_is_refused_before_anything_happens(self) -> None:
         (job,) = make(1, rate_limit={"key": "k", "concurrency": 9})
         claim()
@@ -288,6 +337,30 @@ class TestOverride:
         assert claim(9) == []
         prune()
         assert RateLimit.objects.get(key="k").override is None
+
+    @pytest.mark.parametrize(
+        "template, own",
+        [
+            ({"concurrency": 1}, {"rate_limit": {"concurrency": 2}}),
+            ({"rate_limit": {"concurrency": 1}}, {"concurrency": 2}),
+        ],
+    )
+    def test_what_a_queue_says_counts_over_the_template_in_whatever_words(
+        self, template: dict[str, Any], own: dict[str, Any]
+    ) -> None:
+        configure("_default", template)
+        configure("q", own)
+        make(3)
+        assert len(claim()) == 2
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("again", [make, lambda: (pause("q"), resume("q"), make())])
+    def test_it_holds_for_a_queue_that_was_deleted_and_comes_back(self, again: Any) -> None:
+        make()
+        ratelimits.override("queue:q", {"concurrency": 0})
+        remove("q", "discard")
+        again()
+        assert claim() == []
 
     @pytest.mark.parametrize("given", [{}, {"concurrency": "x"}, {"expires_at": "2026-01-01"}, {"limit": 5}])
     def test_nonsense_is_refused(self, given: Any) -> None:

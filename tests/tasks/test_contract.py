@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.utils import timezone
 
-from django_ojs import enqueue, get_job, job, testing
+from django_ojs import enqueue, get_job, job, outbox, testing
 from django_ojs.models import Event, Job
 from django_ojs.registry import Registry, registry
 from django_ojs.retention import prune
@@ -450,6 +450,15 @@ def test_what_a_task_writes_is_there(drain: Drain) -> None:
 def test_an_unknown_id_is_said_to_be_one(result_id: Any) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(result_id)
+
+
+def test_a_result_is_found_in_the_outbox(settings: Any) -> None:
+    settings.OJS = {"OUTBOX": "default"}
+    result = tasks.add.enqueue(1, 2)
+    result.refresh()
+    assert (result.status, tasks.add.get_result(result.id)) == (TaskResultStatus.READY, result)
+    assert outbox.relay() == 1
+    assert tasks.add.get_result(result.id).id == result.id
 
 
 def test_a_job_that_is_no_task_has_no_task_result(handlers: Registry) -> None:

@@ -51,14 +51,14 @@ WHERE (`django_ojs_job`.`id` IN (%s) AND `django_ojs_job`.`state` IN (%s))
 FOR UPDATE;
 
 -- parameters: text, text, text, integer, integer, text, text, boolean, integer, text, text, text, text,
--- integer, integer, text, text, text, uuid
+-- integer, integer, text, text, text, text, text, uuid
 UPDATE `django_ojs_job`
 SET `state` = %s, `enqueued_at` = %s, `due_at` = NULL, `wake_at` = NULL, `started_at` = NULL,
     `worker_id` = %s, `visible_until` = NULL, `timeout_at` = NULL, `uncounted` = NULL, `suspected` = NULL,
     `attempt` = %s, `round` = %s, `errors` = %s, `extra` = %s, `finished_at` = NULL, `dead_letter` = %s,
     `retry_delay_ms` = NULL, `losses` = %s, `expires_at` = NULL, `start_by` = NULL, `deadline_at` = NULL,
     `queue` = %s, `args` = %s, `meta` = %s, `retry` = %s, `priority` = %s, `max_attempts` = %s,
-    `trace_id` = %s
+    `trace_id` = %s, `rate_key` = %s, `unique_key` = %s
 WHERE (CONCAT_WS('', `django_ojs_job`.`state`, %s) IN (%s) AND `django_ojs_job`.`id` IN (%s));
 
 -- parameters: integer, integer, integer, integer, integer, integer, integer, integer, integer, text, text,

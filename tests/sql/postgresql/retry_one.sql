@@ -52,7 +52,7 @@ FOR UPDATE;
 
 -- parameters: text, text, text, text, text, text, text, text, text, text, text, text, text, text, text, text,
 -- text, text, text, text, text, text, text, text, text, text, text, text, text, text, text, text, text, text,
--- text, text, text, text, text, text, text, text, text, list
+-- text, text, text, text, text, text, text, text, text, text, text, list
 WITH counted AS (
     INSERT INTO django_ojs_countdelta (
         queue, at, scheduled, available, pending, active, completed, retryable, cancelled, discarded, dead,
@@ -72,17 +72,17 @@ SET state = v.state, enqueued_at = v.enqueued_at, due_at = v.due_at, wake_at = v
     dead_letter = v.dead_letter, retry_delay_ms = v.retry_delay_ms, losses = v.losses,
     expires_at = v.expires_at, start_by = v.start_by, deadline_at = v.deadline_at, queue = v.queue,
     args = v.args, meta = v.meta, retry = v.retry, priority = v.priority, max_attempts = v.max_attempts,
-    trace_id = v.trace_id
+    trace_id = v.trace_id, rate_key = v.rate_key, unique_key = v.unique_key
 FROM unnest(
     %s::uuid[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[],
     %s::text[], %s::timestamptz[], %s::timestamptz[], %s::int[], %s::boolean[], %s::int[], %s::int[],
     %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::bigint[], %s::smallint[], %s::timestamptz[],
     %s::timestamptz[], %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[],
-    %s::int[], %s::text[]
+    %s::int[], %s::text[], %s::text[], %s::text[]
 ) AS v(
     id, state, enqueued_at, due_at, wake_at, started_at, worker_id, visible_until, timeout_at, uncounted,
     suspected, attempt, round, errors, extra, finished_at, dead_letter, retry_delay_ms, losses, expires_at,
-    start_by, deadline_at, queue, args, meta, retry, priority, max_attempts, trace_id
+    start_by, deadline_at, queue, args, meta, retry, priority, max_attempts, trace_id, rate_key, unique_key
 )
 WHERE j.id = v.id
   AND j.state = ANY(%s);

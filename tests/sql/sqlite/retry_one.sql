@@ -50,13 +50,13 @@ WHERE ("django_ojs_job"."id" IN (%s) AND "django_ojs_job"."state" IN (%s));
 
 -- sent once for each row
 -- parameters: text, text, null, null, null, text, null, null, null, null, integer, integer, text, text, null,
--- boolean, null, integer, null, null, null, text, text, text, text, integer, integer, text, text
+-- boolean, null, integer, null, null, null, text, text, text, text, integer, integer, text, text, text, text
 UPDATE django_ojs_job
 SET state = %s, enqueued_at = %s, due_at = %s, wake_at = %s, started_at = %s, worker_id = %s,
     visible_until = %s, timeout_at = %s, uncounted = %s, suspected = %s, attempt = %s, round = %s,
     errors = %s, extra = %s, finished_at = %s, dead_letter = %s, retry_delay_ms = %s, losses = %s,
     expires_at = %s, start_by = %s, deadline_at = %s, queue = %s, args = %s, meta = %s, retry = %s,
-    priority = %s, max_attempts = %s, trace_id = %s
+    priority = %s, max_attempts = %s, trace_id = %s, rate_key = %s, unique_key = %s
 WHERE id = %s
   AND state IN ('discarded');
 
