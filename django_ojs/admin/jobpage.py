@@ -317,7 +317,7 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
             found.append(NamedValue(gettext("Approvals"), approvals))
     if names := tags(job.extra):
         jobs = admin.own_url("changelist")
-        links = ((jobs, urlencode({"tag": tag}), display.ellipsized(tag)) for tag in names)
+        links = ((jobs, urlencode({"tag": display.printable(tag)}), display.ellipsized(tag)) for tag in names)
         found.append(NamedValue(gettext("tags"), format_html_join(" ", '<a href="{}?{}">{}</a>', links)))
     return found
 
