@@ -371,7 +371,7 @@ class _Exchange:
             asked = {**query, "limit": str(count)} | ({"cursor": cursor} if cursor else {})
             page = self._called(asked)
             size = _size(self.operation, page[self.operation.items])
-            if size <= room or (first and count == 1):
+            if size <= room or not size or (first and count == 1):
                 return page, count
             if count == 1:
                 return None, 0

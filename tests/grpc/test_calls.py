@@ -223,6 +223,24 @@ def test_a_heartbeat_of_a_worker_renews_only_with_a_length(served: Served) -> No
         assert (refused.code.name, refused.info.metadata["field"]) == ("INVALID_ARGUMENT", "id")
 
 
+def test_a_list_whose_rest_is_gone_meanwhile(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one that fills the answer."""
+    for _ in range(4):
+        enqueue(served, retry={"max_attempts": 1})
+        (job,) = fetch(served)
+        served.call("Nack", {"job_id": job["id"], "error": {"code": "x", "message": "x"}})
+    asked = calls._Exchange._called
+
+    def called(exchange: Any, query: Any) -> Any:
+        if "cursor" in query:
+            Job.objects.all().delete()
+        return asked(exchange, query)
+
+    monkeypatch.setattr(calls, "MAX_ANSWER", 10)
+    monkeypatch.setattr(calls._Exchange, "_called", called)
+    assert len(served.call("ListDeadLetter", {"limit": 4})["jobs"]) == 1
+
+
 def test_a_batch_is_all_or_nothing(served: Served) -> None:
     answer = served.call("EnqueueBatch", {"jobs": [{"type": "a", "args": []}, {"type": "b", "args": []}]})
     assert [job["type"] for job in answer["jobs"]] == ["a", "b"]
