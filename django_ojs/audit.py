@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from django_ojs import clock
 from django_ojs.database import atomic, database, retried
 from django_ojs.models import AuditEntry
+from django_ojs.rules.names import storable
 
 T = TypeVar("T")
 _LENGTHS = {"actor": 255, "action": 64, "target_type": 32, "target": 512, "source_ip": 64, "request_id": 128}
@@ -75,7 +76,7 @@ def name_targets(act: Act, done: Sequence[object], matched: int) -> None:
 def by_command() -> str:
     """The actor of a management command: who runs the process."""
     try:
-        return f"command:{getpass.getuser()}"
+        return storable(f"command:{getpass.getuser()}")
     except (OSError, KeyError, ImportError):  # no such user, as in a container with a bare uid
         return "command"
 
@@ -93,6 +94,6 @@ def _row(act: Act, now: dt.datetime) -> AuditEntry:
     kind = act.action.partition(".")[0]
     facts = {"actor": act.actor, "action": act.action, "target_type": kind, "target": act.target,
              "source_ip": act.source_ip, "request_id": act.request_id}  # fmt: skip
-    cut = {name: text.replace("\0", "")[: _LENGTHS[name]] for name, text in facts.items()}
+    cut = {name: storable(text)[: _LENGTHS[name]] for name, text in facts.items()}
     rest: dict[str, Any] = {"door": act.door, "outcome": act.outcome, "detail": act.detail or None}
     return AuditEntry(time=now, **rest, **cut)

@@ -99,13 +99,13 @@ def loads(text: str | bytes, bounds: Bounds | None = None) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """The compact JSON text of `value`: non-ASCII raw, or escaped where UTF-8 cannot carry it.
+    """The compact JSON text of `value`: non-ASCII raw, but for half a surrogate pair, which UTF-8 cannot carry.
 
     Raises TypeError for what JSON does not know, JSONTextError for NaN, Infinity, a circular or an endlessly
     nested value.
     """
     text = _encode(value, _encoder)
-    return text if text.isascii() or _fits_utf8(text) else _encode(value, _ascii_encoder)
+    return text if text.isascii() or _fits_utf8(text) else without_halves(text)
 
 
 def dumps_ascii(value: Any) -> str:
@@ -115,10 +115,11 @@ def dumps_ascii(value: Any) -> str:
 
 def dumps_bytes(value: Any) -> bytes:
     """`dumps`, encoded as UTF-8."""
+    text = _encode(value, _encoder)
     try:
-        return _encode(value, _encoder).encode()
+        return text.encode()
     except UnicodeEncodeError:
-        return _encode(value, _ascii_encoder).encode()
+        return without_halves(text).encode()
 
 
 def byte_length(text: str) -> int:
@@ -166,6 +167,7 @@ def _too_deep() -> JSONTextError:
 #: A string, up to the end of the text where nothing closes it.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _WHITE = re.compile(r"[ \t\n\r]*")
+_HALF = re.compile("[\ud800-\udfff]")
 #: Marks for each element of an array, up to which a text is read as a whole: that is faster.
 _AS_A_WHOLE = 20
 _SHORTEST = 5  #: characters of the shortest number that a float may change, and the comma behind it
@@ -380,6 +382,11 @@ def _encode_exact(value: Any, encoder: json.JSONEncoder) -> str:
     )
     pieces = _encode(value, marking).split(f'"{mark}"')
     return "".join(piece + literal for piece, literal in zip(pieces, [*literals, ""], strict=True))
+
+
+def without_halves(text: str) -> str:
+    """A JSON text with each half of a surrogate pair escaped, and nothing else: a search finds the rest as it is."""
+    return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def _fits_utf8(text: str) -> bool:

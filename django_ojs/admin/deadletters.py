@@ -325,7 +325,7 @@ def compute(wanted: JobFilter, using: str) -> list[DeadLetterGroup]:
         error = redaction.error(job_type, history[-1]) if history else {}
         key = job_type, *display.brief({**error, "message": shape(str(error.get("message") or ""))})
         if key not in found:
-            found[key] = DeadLetterGroup(*key, 0, ended, ended, pk, str(error.get("type") or ""))
+            found[key] = DeadLetterGroup(*key, 0, ended, ended, pk, display.printable(error.get("type") or ""))
         group = found[key]
         group.count += 1
         group.first = ended

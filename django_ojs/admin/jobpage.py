@@ -21,7 +21,7 @@ from django.utils.translation import gettext, ngettext
 from django_ojs import clock, states
 from django_ojs.admin import display
 from django_ojs.admin.base import ViewAdmin
-from django_ojs.jobs import checkpoints, progress
+from django_ojs.jobs import checkpoints, progress, steps
 from django_ojs.jobs.selection import tags
 from django_ojs.models import Approval, CronRun, CronSchedule, Job, Queue, Worker, Workflow, WorkflowStep
 from django_ojs.models.job import STAGED
@@ -317,7 +317,7 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
             found.append(NamedValue(gettext("Approvals"), approvals))
     if names := tags(job.extra):
         jobs = admin.own_url("changelist")
-        links = ((jobs, urlencode({"tag": tag}), display.ellipsized(tag)) for tag in names)
+        links = ((jobs, urlencode({"tag": display.printable(tag)}), display.ellipsized(tag)) for tag in names)
         found.append(NamedValue(gettext("tags"), format_html_join(" ", '<a href="{}?{}">{}</a>', links)))
     return found
 
@@ -332,7 +332,7 @@ def _family(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
     # What undoes a job is the last that comes of it.
     latest = Job.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:1]
     for pk, extra, state in latest.values_list("pk", "extra", "state"):
-        if COMPENSATES in (extra or {}):
+        if COMPENSATES in (extra or {}) and steps.undoes(pk, using=using):  # a client may say so of any job
             found.append(NamedValue(gettext("undone by"), _link(admin.url_of(Job, pk), str(pk), "ojs-id"), state))
     if job.uncounted:  # a job that runs others has given its slot back
         for child in Workflow.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:CHILDREN]:

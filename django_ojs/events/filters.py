@@ -35,6 +35,9 @@ from django_ojs.spellings import event_types
 
 Envelope = dict[str, Any]
 
+#: Sources of one filter. Each is a condition of its own, and SQLite takes a thousand in a row.
+MAX_SOURCES = 100
+
 #: What the data of the change has in common with that of its event.
 _SHARED = ("job_id", "job_type", "type", "queue", "state", "attempt", "timestamp", "trace_id", "workflow_id")
 _NOTHING = Q(pk__in=[])

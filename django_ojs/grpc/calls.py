@@ -371,7 +371,7 @@ class _Exchange:
             asked = {**query, "limit": str(count)} | ({"cursor": cursor} if cursor else {})
             page = self._called(asked)
             size = _size(self.operation, page[self.operation.items])
-            if size <= room or (first and count == 1):
+            if size <= room or not size or (first and count == 1):
                 return page, count
             if count == 1:
                 return None, 0
@@ -476,9 +476,9 @@ def _beat(message: Any, document: Document) -> Document:
         return document | {"active_job_ids": [given.lower()]}
     if given and worker_id and given != worker_id:
         raise _missing("id", "The id is neither that of a job nor the worker_id.")
-    document["worker_id"] = worker_id or given
+    document["worker_id"] = name = fields.check_worker_id(worker_id or given)
     if "active_job_ids" not in document and message.HasField("extend_by"):
-        held = Job.objects.using(router.db_for_write(Job)).filter(worker_id=worker_id or given, state=State.ACTIVE)
+        held = Job.objects.using(router.db_for_write(Job)).filter(worker_id=name, state=State.ACTIVE)
         document["active_job_ids"] = [str(job_id) for job_id in held.order_by("id").values_list("id", flat=True)]
     return document
 
@@ -504,14 +504,16 @@ class JobBeat(OJSView):
         told what its worker is to do."""
         body = self.payload()
         (text,) = body["active_job_ids"]
-        job_id = uuid.UUID(text)
+        job_id, worker_id = uuid.UUID(text), fields.claimant(body)
+        permissions.check_worker(request, worker_id)
         permissions.check_jobs(request, [job_id])
         length = fields.duration_ms(body, "visibility_timeout_ms")
         using = router.db_for_write(Job)
         row = Job.objects.using(using).filter(pk=job_id).values("worker_id", "state").first()
-        holder = row["worker_id"] if row is not None and row["state"] == State.ACTIVE else ""
-        renewed = [job_id] if beats.extend(job_id, holder, visibility_ms=length) else []
-        gone = [] if renewed else [job_id]
+        held = row is not None and row["state"] == State.ACTIVE and worker_id in ("", row["worker_id"])
+        holder = row["worker_id"] if row is not None and held else ""
+        done = held and beats.extend(job_id, holder, visibility_ms=length)
+        renewed, gone = [job_id] if done else [], [job_id] if done is False else []
         cancelled = gone if row is not None and row["state"] == State.CANCELLED else []
         worker = Worker.objects.using(using).filter(pk=holder).first() if holder else None
         state = "running" if worker is None else effective_state(worker)

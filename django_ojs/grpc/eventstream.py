@@ -22,7 +22,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.events import log
 from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED
-from django_ojs.events.filters import Filter
+from django_ojs.events.filters import MAX_SOURCES, Filter
 from django_ojs.events.order import START, LogPosition
 from django_ojs.grpc import messages
 from django_ojs.grpc.streams import StreamCall
@@ -194,7 +194,7 @@ def read(request: Message, last_event_id: str = "") -> Asked:
     after = fields.text(asked, "after") or fields.text({"after": last_event_id}, "after") or None
     wanted = Filter(
         types=tuple(types), queues=tuple(queues), job_types=tuple(job_types),
-        sources=tuple(fields.texts(asked, "sources") or ()), job_ids=tuple(map(uuid.UUID, ids)),
+        sources=tuple(fields.texts(asked, "sources", maximum=MAX_SOURCES) or ()), job_ids=tuple(map(uuid.UUID, ids)),
     )  # fmt: skip
     return Asked(wanted, fields.text(asked, "workflow_id") or "", after, DEAD in types)
 

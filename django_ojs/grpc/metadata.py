@@ -92,7 +92,7 @@ class Metadata:
         meta = {
             f"HTTP_{key.upper().replace('-', '_')}": value
             for key, value in self.values.items()
-            if key not in _NOT_HEADERS and not key.startswith((":", "grpc-", "x-forwarded-"))
+            if key not in _NOT_HEADERS and "_" not in key and not key.startswith((":", "grpc-", "x-forwarded-"))
         }
         meta.setdefault("HTTP_OJS_VERSION", VERSION)
         if authorization := self.authorization:

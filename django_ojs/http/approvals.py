@@ -26,6 +26,7 @@ from django_ojs.http.serializers import AnswerSerializer, BodySerializer, Instan
 from django_ojs.jobs import approvals
 from django_ojs.jobs.approvals import Decider
 from django_ojs.models import Approval, ApprovalAssignee
+from django_ojs.models.fields import same_name
 from django_ojs.rules import redaction
 from django_ojs.rules.approvals import ApprovalState
 from django_ojs.rules.faults import fault, flag
@@ -120,8 +121,8 @@ class ApprovalFilter(FilterSet):  # type: ignore[misc]
 
     def asks(self, found: QuerySet[Approval], name: str, value: str) -> QuerySet[Approval]:
         kind, _, known = value.partition(":")
-        asked = ApprovalAssignee.objects.using(found.db).filter(approval=OuterRef("pk"), kind=kind, name=known)
-        return found.filter(Exists(asked))
+        asked = ApprovalAssignee.objects.using(found.db).filter(approval=OuterRef("pk"))
+        return found.filter(Exists(asked.filter(same_name("kind", kind), same_name("name", known))))
 
 
 class ApprovalViewSet(OJSViewSet):

@@ -4,6 +4,7 @@ pages of the site, and tickets (events 5)."""
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from django_ojs import jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import log
-from django_ojs.events.filters import Filter
+from django_ojs.events.filters import MAX_SOURCES, Filter
 from django_ojs.http import base, compat, fields, manifest, permissions, query
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.openapi import EVENT_STREAM
@@ -154,7 +155,7 @@ class EventViewSet(OJSViewSet):
         try:
             row = info(identifier)
         except NotFound:  # pruned, perhaps before its events
-            if not log.read(wanted=Filter(job_ids=(identifier,)), limit=1).events:
+            if not log.read(wanted=dataclasses.replace(wanted, types=()), limit=1).events:
                 raise
         else:
             permissions.check_row(request, row)
@@ -204,7 +205,7 @@ def wanted_by(request: Request) -> Filter:
         types=tuple(query.texts(request, "types", EVENT_QUERY)),
         queues=tuple(permissions.queues_to_read(request, query.texts(request, "queues", EVENT_QUERY))),
         job_types=tuple(job_types),
-        sources=tuple(query.texts(request, "sources")),
+        sources=tuple(query.texts(request, "sources", most=MAX_SOURCES)),
         job_ids=(job_id,) if job_id else (),
         workflow_ids=(workflow_id,) if workflow_id else (),
         only_types=type_limit(request),

@@ -214,7 +214,7 @@ class HistoryViewSet(_SwitchedViewSet):
         try:
             row = self.get_object()
         except NotFound:  # pruned, perhaps before its events
-            if not log.read(wanted=Filter(types=history.EVERY_TYPE, job_ids=(identifier,)), limit=1).events:
+            if not log.read(wanted=dataclasses.replace(wanted, types=history.EVERY_TYPE), limit=1).events:
                 raise
         page = log.read(
             wanted=wanted,

@@ -11,6 +11,7 @@ import datetime as dt
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -44,11 +45,11 @@ def read_text(given: str) -> str:
     return given
 
 
-def read_texts(given: str) -> list[str]:
+def read_texts(given: str, most: int = _MAX_LIST) -> list[str]:
     """The items of a comma-separated list; empty ones do not count."""
     items = [item for item in map(str.strip, given.split(",")) if item]
-    if len(items) > _MAX_LIST or not given.isprintable() or any(len(item) > _MAX_TEXT for item in items):
-        raise ValueError(f"must be at most {_MAX_LIST} printable texts joined by commas")
+    if len(items) > most or not given.isprintable() or any(len(item) > _MAX_TEXT for item in items):
+        raise ValueError(f"must be at most {most} printable texts joined by commas")
     return items
 
 
@@ -91,11 +92,11 @@ def flag(request: Request, name: str) -> bool:
     return bool(given) and checked(read_flag, given, name, query_fault)
 
 
-def texts(request: Request, name: str, table: Table | None = None) -> list[str]:
+def texts(request: Request, name: str, table: Table | None = None, *, most: int = _MAX_LIST) -> list[str]:
     """The values of a comma-separated list, under this name or another one that the table has for it."""
     written = table.name_in(request.query_params, name) if table else name
     given = request.query_params.get(written)
-    return [] if given is None else checked(read_texts, given, written, query_fault)
+    return [] if given is None else checked(partial(read_texts, most=most), given, written, query_fault)
 
 
 def instant(request: Request, name: str) -> dt.datetime | None:
@@ -180,15 +181,15 @@ class WordFilter(ReaderFilter):
 
 
 class WordsFilter(ReaderFilter):
-    """Texts joined by commas, any of which may fit; each is one of `words`, where those are given."""
+    """Some of these words, joined by commas, any of which may fit."""
 
-    def __init__(self, words: Iterable[str] | None = None, **given: Any) -> None:
-        known = None if words is None else tuple(words)
+    def __init__(self, words: Iterable[str], **given: Any) -> None:
+        known = tuple(words)
 
         def read(value: str) -> list[str]:
             found = read_texts(value)
             for word in found:
-                if known is not None and word not in known:
+                if word not in known:
                     raise ValidationError(f"must be one of {', '.join(known)}", params={"received": word})
             return found
 

@@ -8,6 +8,7 @@ an address may hold a receiver's only secret.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from django.db import router
@@ -32,9 +33,10 @@ from django_ojs.http.permissions import (
     require_scope,
     type_limit,
 )
-from django_ojs.http.query import OJSFilterBackend, ReaderFilter, WordsFilter, read_text
+from django_ojs.http.query import OJSFilterBackend, ReaderFilter, WordsFilter, read_text, read_texts
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FilledField, InstantField, NothingSerializer
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
+from django_ojs.models.fields import any_of
 from django_ojs.models.webhook import parse_public_id
 from django_ojs.rules.faults import shorten
 from django_ojs.webhooks import deliveries, subscriptions
@@ -206,10 +208,13 @@ class DeliveryDetailSerializer(DeliverySerializer):
 class DeliveryFilter(FilterSet):  # type: ignore[misc]
     subscription_id = ReaderFilter(read_text, method="of_subscription")
     status = WordsFilter(WebhookDelivery.Status.values)
-    event_type = WordsFilter()
+    event_type = ReaderFilter(partial(read_texts, most=100), method="of_types")
 
     def of_subscription(self, rows: QuerySet[WebhookDelivery], name: str, value: str) -> QuerySet[WebhookDelivery]:
         return rows.filter(subscription_id=find(self.request, value).pk)
+
+    def of_types(self, rows: QuerySet[WebhookDelivery], name: str, value: list[str]) -> QuerySet[WebhookDelivery]:
+        return rows.filter(any_of(name, value))
 
 
 class _UsersNeedRights(OJSViewSet):

@@ -48,7 +48,7 @@ from django_ojs.models import BulkAction, Job
 from django_ojs.models.fields import has_exactly
 from django_ojs.models.job import JobRow
 from django_ojs.queues import bounds
-from django_ojs.rules import redaction
+from django_ojs.rules import names, redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import integer
 from django_ojs.rules.replayrules import MAX_PER_MINUTE
@@ -273,7 +273,7 @@ def matching(wanted: JobFilter, limit: int, *, using: str | None = None) -> list
     meta = wanted.values.get("meta")
     if not meta:
         return sorted(still_fitting(jobs, list(jobs.order_by("pk").values_list("pk", flat=True)[:limit]), using))
-    rest = functools.reduce(operator.and_, (_has_member(name) for name in meta))
+    rest = functools.reduce(operator.and_, (has_exactly("meta", jsontext.dumps(name)) for name in meta))
     done = search.scan(
         jobs, "id", lambda part: _with_meta(part.filter(rest), meta), limit,
         depth=search.DEEPER * ojs_settings.SEARCH_DEPTH, descending=False,
@@ -285,11 +285,6 @@ def matching(wanted: JobFilter, limit: int, *, using: str | None = None) -> list
             hint="Nothing was changed. Narrow the filter by queue, type, state, priority or the time of enqueueing.",
         )
     return sorted(still_fitting(jobs, sorted(done.found)[:limit], using))
-
-
-def _has_member(name: str) -> Q:
-    """Jobs in whose meta this name is, as it is stored: in ASCII, where something in it is no UTF-8."""
-    return has_exactly("meta", jsontext.dumps(name)) | has_exactly("meta", jsontext.dumps_ascii(name))
 
 
 def _with_meta(jobs: QuerySet[Job], meta: dict[str, Any]) -> list[uuid.UUID]:
@@ -618,7 +613,7 @@ def _broke_off(action_id: int, error: Exception, most: int, using: str) -> None:
     kind = type(error).__name__
     problem = f"{kind}: {error}" if str(error) and redaction.site_rules() is None else kind
     found = BulkAction.objects.using(using).filter(pk=action_id, state=BulkAction.State.RUNNING)
-    found.update(tries=F("tries") + 1, problem=problem.replace("\0", "")[:500])
+    found.update(tries=F("tries") + 1, problem=names.storable(problem)[:500])
     found.filter(tries__gte=most).update(state=BulkAction.State.FAILED, finished_at=clock.now(using))
 
 

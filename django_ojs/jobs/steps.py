@@ -32,6 +32,8 @@ from django_ojs.store.steps import Holder
 
 #: The columns of a step in the order of its fields, without the result.
 _FIELDS = tuple(field.name for field in dataclasses.fields(Step))[:-1]
+#: Those of a job that is to undo another one: they were that job's.
+_HANDED_OVER = Q(kind=StepKind.UNDO, event_name=None)
 
 
 def of(job_id: uuid.UUID, *, latest: int | None = None, using: str | None = None) -> list[Step]:
@@ -151,12 +153,17 @@ def undone_by(job_ids: Collection[uuid.UUID], *, using: str) -> dict[uuid.UUID, 
 
     Such a job has steps that were handed over to it, which no client can give it; what its envelope says counts not.
     """
-    handed = JobStep.objects.filter(job_id=OuterRef("pk"), kind=StepKind.UNDO, event_name=None).order_by("name")
+    handed = JobStep.objects.filter(_HANDED_OVER, job_id=OuterRef("pk")).order_by("name")
     found = Job.objects.using(using).filter(parent_id__in=list(job_ids))
     found = found.exclude(state__in=(State.COMPLETED, State.CANCELLED))
     # Looked up for each job: as EXISTS it may become a join with all steps.
     found = found.alias(handed=Subquery(handed.values("pk")[:1])).filter(handed__isnull=False)
     return {job_id: pk for job_id, pk in found.values_list("parent_id", "pk") if job_id is not None}
+
+
+def undoes(job_id: uuid.UUID, *, using: str) -> bool:
+    """Whether the job undoes another one, or has done so, as `undone_by` knows it."""
+    return JobStep.objects.using(using).filter(_HANDED_OVER, job_id=job_id).exists()
 
 
 def withdraw(job_id: uuid.UUID, key: str, *, using: str) -> None:

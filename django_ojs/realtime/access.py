@@ -260,8 +260,8 @@ def _check_origin(scope: Scope, request: Request) -> None:
     """A page of another site must not use its visitor's cookies, nor reach a server that only the visitor reaches."""
     origin = next((value.decode("latin1") for name, value in scope["headers"] if name == b"origin"), None)
     if origin is None:
-        by_cookie = permissions.api_key(request) is None and getattr(request.user, "is_authenticated", False)
-        if by_cookie and "ticket" not in request.query_params:
+        by_cookie = any(name == b"cookie" for name, _ in scope["headers"]) and permissions.api_key(request) is None
+        if by_cookie and getattr(request.user, "is_authenticated", False) and "ticket" not in request.query_params:
             raise PermissionDenied("A session needs an Origin header: connect from a page of this site.")
         return
     if not _is_allowed(origin, request._request):

@@ -318,8 +318,7 @@ class Connection:
 
     async def _replay(self, replay: EventReplay) -> None:
         place = replay.place
-        while True:
-            to = [each for each in replay.to if self._subscriptions.get(each.asked.key) is each]
+        while to := self._subscriptions.left_of(replay):
             page = await self._hub.replay(place, [each.asked.wanted for each in to])
             if page.back:  # a gap comes next, and behind it all that these subscriptions have not got
                 await self._stream.report_other_history(page)
@@ -330,7 +329,7 @@ class Connection:
                 if entry.place > replay.until or self._hub.closing:
                     return
                 async with self._turn:
-                    await self._deliver(entry, to, replayed=True)
+                    await self._deliver(entry, self._subscriptions.left_of(replay), replayed=True)
             place = page.place
             if not page.full or place >= replay.until:
                 return
@@ -457,6 +456,10 @@ class Subscriptions(dict[str, Subscription]):
             for each in self.values()
             if identity == each.asked.id or (not identity and channel == each.asked.channel)
         ]
+
+    def left_of(self, replay: EventReplay) -> list[Subscription]:
+        """Those of a replay that have not ended meanwhile, nor been replaced."""
+        return [each for each in replay.to if self.get(each.asked.key) is each]
 
     def frames(self, entry: SharedEvent, to: Sequence[Subscription], *, replayed: bool) -> Iterator[str]:
         """One event as some of them get it: bare once for the connection, wrapped once for each of the others."""

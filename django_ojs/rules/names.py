@@ -24,6 +24,11 @@ def is_storable(text: str) -> bool:
     return _UNSTORED.search(text) is None
 
 
+def storable(text: str) -> str:
+    """The text without what no column holds."""
+    return _UNSTORED.sub("", text)
+
+
 class NameTooLong(ValueError):
     """The name has a legal form but too many characters."""
 

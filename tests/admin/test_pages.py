@@ -11,6 +11,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_ojs import keys, models
 from django_ojs.models import APIKey, CronSchedule, Event, Job, Queue, Worker
@@ -106,11 +107,12 @@ def test_numbers_are_shown_as_they_were_sent(admin_client: Client) -> None:
 @pytest.mark.parametrize("text", [EVIL, IMAGE, "{{ 7|add:7 }}{% now 'Y' %}", "\u0000 and \ud800"])
 def test_what_a_job_carries_is_text_on_every_page(admin_client: Client, text: str) -> None:
     error = {"type": text[:200], "message": text, "retryable": False, "backtrace": [text], "details": {"x": text}}
-    (job,) = dead(error=error, args=[text, {text: text}], meta={"note": text})
+    (job,) = dead(error=error, args=[text, {text: text}], meta={"note": text}, tags=[text])
     register("w-2", {"hostname": text if text.isprintable() else "", "labels": {"l": text}})
     pages = [url("job"), url("job", "change", job.pk), url("worker"), url("worker", "change", "w-2"), url("event")]
     pages += [url("event", "change", event.pk) for event in Event.objects.all()]
     pages.append(url("job", "verb", job.pk, "delete_dead_letters"))
+    pages += [reverse(f"admin:django_ojs_{name}") for name in ("overview", "dead_letters")]
     for page in pages:
         response = admin_client.get(page)
         body = response.content.decode()

@@ -8,8 +8,18 @@ import io
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_ojs.models import AuditEntry
+from django_ojs.queues.configuration import configure
+
 pytestmark = pytest.mark.django_db
 ODD = "a\udcff"
+
+
+def test_a_user_of_the_system_may_be_called_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", ODD)
+    configure("default", {"max_size": 9})
+    call_command("ojs_queues", "pause", "default", stdout=io.StringIO())
+    assert AuditEntry.objects.get().actor == "command:a"
 
 
 @pytest.mark.parametrize(

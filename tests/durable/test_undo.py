@@ -21,6 +21,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobStep
 from django_ojs.queues.configuration import configure, forget
 from django_ojs.rules import replayrules
+from django_ojs.rules.steps import COMPENSATES
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs
 from tests.durable.conftest import NOW
@@ -491,6 +492,13 @@ def test_the_pages_of_both_jobs_lead_to_each_other(jobs: WorkerJobs, admin_clien
     assert "undoes job" in pages[compensation(handle).pk]
     assert str(handle.id) in pages[compensation(handle).pk]
     assert "$undo:undo-1" in pages[compensation(handle).pk]
+
+
+def test_no_client_says_that_a_job_was_undone(jobs: WorkerJobs, admin_client: Any) -> None:
+    handle = order().enqueue(7)
+    push([{"type": "other.type", "args": [], "parent_id": str(handle.id), COMPENSATES: str(handle.id)}])
+    page = admin_client.get(reverse("admin:django_ojs_job_change", args=[handle.id])).content.decode().lower()
+    assert "undone by" not in page
 
 
 def test_a_dead_letter_is_not_retried_while_what_it_did_is_not_undone(jobs: WorkerJobs) -> None:

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.events import log, order
+from django_ojs.events.filters import MAX_SOURCES
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
@@ -90,6 +91,13 @@ class TestPages:
             api.get("/events", {"page": 1})
         assert len(many) == len(few)
 
+    @pytest.mark.parametrize("path", ["/events", "/history", "/history/stats"])
+    def test_a_filter_has_as_many_sources_as_a_statement(self, api: Api, path: str) -> None:
+        sources = [f"ojs://django-ojs/workers/w{n}" for n in range(1000)]
+        assert api.get(path, {"sources": ",".join(sources[:MAX_SOURCES])}).status_code == 200
+        for count in (MAX_SOURCES + 1, 1000):
+            error_of(api.get(path, {"sources": ",".join(sources[:count])}), 400, "invalid_request")
+
     def test_a_change_of_state_comes_only_to_who_names_it_and_no_other_event_for_it(self, api: Api) -> None:
         enqueue("a.b")
         for query in ("", "types=job.*", "page=1"):
@@ -136,10 +144,15 @@ class TestHistory:
 
     def test_limits_of_keys(self, with_key: Any) -> None:  # noqa: F811
         (row,) = enqueue("mail.send")
-        limited = with_key("read", queues=["other"])
-        error_of(limited.get(f"/jobs/{row['id']}/history"), 403, "permission_denied")
+        limited, allowed = with_key("read", queues=["other"]), with_key("read", queues=["default"])
+        paths = [f"/jobs/{row['id']}/history", f"/events/{row['id']}/history"]
+        for path in paths:
+            error_of(limited.get(path), 403, "permission_denied")
         Job.objects.filter(pk=row["id"]).delete()
-        assert limited.get(f"/jobs/{row['id']}/history").json()["events"] == []
+        for path in paths:  # nothing tells that it ever was
+            error_of(limited.get(path), 404, "not_found")
+            for query in ({}, {"types": "job.failed"}):
+                assert len(allowed.get(path, query).json()["events"]) == (not query)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -50,6 +50,21 @@ def test_a_job_goes_its_way(served: Served) -> None:
     assert fetch(served) == []
 
 
+@pytest.mark.parametrize("worker_id", ["a\0b", "x" * 256, "\u2028"])
+def test_a_heartbeat_of_what_can_be_no_worker(served: Served, worker_id: str) -> None:
+    for named in ({"worker_id": worker_id}, {"id": worker_id}):
+        refused = served.refused("Heartbeat", {**named, "visibility_timeout_ms": 5000})
+        assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+
+
+def test_metadata_is_no_way_around_what_is_left_out() -> None:
+    """Servers of HTTP drop headers with an underscore, which WSGI cannot tell from those with a hyphen."""
+    kept = {"x-forwarded-for", "idempotency-key", "host", "x-http-method-override", "x-tenant"}
+    given = dict.fromkeys([*kept, *(name.replace("-", "_") for name in kept if "-" in name)], "1")
+    plain = Metadata({}).environ()
+    assert Metadata(given).environ() == plain | {"HTTP_X_TENANT": "1"}
+
+
 def test_a_claimed_job_has_its_checkpoint(served: Served) -> None:
     job = enqueue(served)
     assert fetch(served)[0].keys().isdisjoint({"checkpoint", "last_checkpoint"})
@@ -173,6 +188,28 @@ def test_a_heartbeat_for_a_job_renews_it_for_whoever_holds_it(served: Served) ->
     assert answer["jobs_lost"] == [job["id"]]
 
 
+def test_a_job_that_another_transaction_holds_is_not_lost(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = enqueue(served)
+    fetch(served, worker_id="w1")
+    monkeypatch.setattr(calls.beats, "extend", lambda *args, **given: None)  # as it says where the row is locked
+    answer = served.call("Heartbeat", {"id": job["id"]})
+    assert [answer[name] for name in ("jobs_extended", "jobs_lost", "cancelled_jobs")] == [[], [], []]
+
+
+def test_a_heartbeat_for_a_job_names_its_worker_where_the_site_wants_that(served: Served, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "STRICT_OWNERSHIP": True}
+    job = enqueue(served)
+    fetch(served, worker_id="w1")
+    for named in ({}, {"worker_id": 7}):
+        refused = served.refused("Heartbeat", {"id": job["id"], **named})
+        assert (refused.code.name, refused.info.metadata["field"]) == ("INVALID_ARGUMENT", "worker_id")
+    for worker_id, told in (("w2", "jobs_lost"), ("w1", "jobs_extended")):
+        assert served.call("Heartbeat", {"id": job["id"], "worker_id": worker_id})[told] == [job["id"]]
+        request = messages.to_message("HeartbeatRequest", {"id": job["id"]})
+        request.attributes["worker_id"].string_value = worker_id
+        assert messages.to_document(served.stub.Heartbeat(request))[told] == [job["id"]]
+
+
 def test_a_heartbeat_of_a_worker_renews_only_with_a_length(served: Served) -> None:
     job = enqueue(served)
     fetch(served, worker_id="w1")
@@ -184,6 +221,24 @@ def test_a_heartbeat_of_a_worker_renews_only_with_a_length(served: Served) -> No
     for document in ({}, {"id": "nobody", "worker_id": "w1"}):
         refused = served.refused("Heartbeat", document)
         assert (refused.code.name, refused.info.metadata["field"]) == ("INVALID_ARGUMENT", "id")
+
+
+def test_a_list_whose_rest_is_gone_meanwhile(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one that fills the answer."""
+    for _ in range(4):
+        enqueue(served, retry={"max_attempts": 1})
+        (job,) = fetch(served)
+        served.call("Nack", {"job_id": job["id"], "error": {"code": "x", "message": "x"}})
+    asked = calls._Exchange._called
+
+    def called(exchange: Any, query: Any) -> Any:
+        if "cursor" in query:
+            Job.objects.all().delete()
+        return asked(exchange, query)
+
+    monkeypatch.setattr(calls, "MAX_ANSWER", 10)
+    monkeypatch.setattr(calls._Exchange, "_called", called)
+    assert len(served.call("ListDeadLetter", {"limit": 4})["jobs"]) == 1
 
 
 def test_a_batch_is_all_or_nothing(served: Served) -> None:

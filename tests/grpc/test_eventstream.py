@@ -15,7 +15,9 @@ from django.db import connections
 from django.test import Client
 
 from django_ojs import keys
+from django_ojs.errors import InvalidRequest
 from django_ojs.events import ids, log
+from django_ojs.events.filters import MAX_SOURCES
 from django_ojs.grpc import messages
 from django_ojs.grpc.eventstream import is_seeds_order, read
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -138,6 +140,8 @@ def test_a_request_is_read() -> None:
     assert asked.wanted.job_ids == (uuid.UUID(job),)
     assert asked.wanted.job_types == ("a.job", "b.job")
     assert asked.after == "evt_x"
+    with pytest.raises(InvalidRequest):
+        read(messages.to_message("StreamEventsRequest", {"sources": ["x"] * (MAX_SOURCES + 1)}))
 
 
 def test_a_workflow_and_its_jobs(served: Served) -> None:

@@ -18,8 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
 
 from django_ojs import keys
 from django_ojs.grpc import messages
@@ -28,7 +31,7 @@ from django_ojs.grpc.server import TLS, check_exposure
 from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, Job, Worker
 from tests.grpc.serving import Served, serving
-from tests.grpc.streaming import refused
+from tests.grpc.streaming import Listener, refused
 
 
 @pytest.fixture
@@ -124,6 +127,23 @@ def test_a_push_of_a_limited_key_ends_and_shows_no_job_beyond_it(guarded: Served
     assert b"for no one else" not in refused.raw
     assert b"existing" not in refused.raw
     assert Job.objects.get().state == "available"
+
+
+class ByName(BaseAuthentication):
+    def authenticate(self, request: Request) -> Any:
+        user = get_user_model().objects.filter(username=request.META.get("HTTP_X_NAME", "")).first()
+        return user and (user, None)
+
+
+def test_whom_a_class_of_the_site_knows_has_streams_too(guarded: Served, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "AUTHENTICATION_CLASSES": [f"{__name__}.{ByName.__name__}"]}
+    get_user_model().objects.create_superuser("ann", "ann@example.org", "x")
+    events = Listener(guarded, "StreamEvents", {"event_types": ["job.enqueued"]}, x_name="ann")
+    jobs = Listener(guarded, "StreamJobs", {"queues": ["default"], "worker_id": "w"}, x_name="ann")
+    job = guarded.call("Enqueue", {"type": "a", "args": []}, x_name="ann")["job"]
+    assert [events.next()["data"]["job_id"], jobs.next()["id"]] == [job["id"], job["id"]]
+    events.leave()
+    jobs.leave()
 
 
 def test_operators_and_refusals_are_audited(guarded: Served) -> None:

@@ -8,7 +8,7 @@ forms that the pages show.
 from __future__ import annotations
 
 import html.parser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,19 @@ from django.contrib.auth import get_user_model
 from django.http import HttpResponse
 from django.test import Client
 
+from django_ojs.models import (
+    Approval,
+    CronSchedule,
+    DurableEvent,
+    Event,
+    Job,
+    JobCheckpoint,
+    JobLog,
+    JobStep,
+    OutboxEntry,
+    WebhookSubscription,
+    Worker,
+)
 from tests.hostile.places import Asked, quoted
 from tests.hostile.values import WORDS
 from tests.hostile.walking import FULL, Writes, report, some
@@ -29,6 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.django_db]
 #: So many tests share the pages.
 PARTS = 4
 MANY = 8 if FULL else 1
+HALF = "\ud800\0é\n"
 #: What the lists and the popups of Django take, and lookups that nobody has allowed.
 DJANGOS = (
     main.ORDER_VAR, main.PAGE_VAR, main.SEARCH_VAR, main.ALL_VAR, main.ERROR_FLAG, "_to_field", "_popup",
@@ -160,6 +174,45 @@ def test_no_page_breaks(part: int, pages: list[tuple[str, str]]) -> None:
 def test_no_value_breaks_a_page(part: int, pages: list[tuple[str, str]]) -> None:
     browser = Browser()
     wrong = [fault for name, to in pages[part::PARTS] for fault in each(browser, name, to, MANY)]
+    assert not wrong, report(wrong)
+
+
+def spoilt(value: Any) -> Any:
+    """A JSON value as a client may have made it: half of a surrogate pair, a NUL and a line in each text and name."""
+    if isinstance(value, dict):
+        return {spoilt(name): spoilt(one) for name, one in value.items()} | {HALF: [HALF]}
+    return [*map(spoilt, value), HALF] if isinstance(value, list) else f"{value}{HALF}"
+
+
+def spoilt_error(error: Any) -> Any:
+    return {**error, "type": HALF, "message": HALF, "details": {HALF: HALF}, "backtrace": [HALF]}
+
+
+def test_what_clients_have_stored_breaks_no_page(pages: list[tuple[str, str]]) -> None:
+    columns: dict[Any, Sequence[str]] = {
+        Job: ("args", "meta", "result"), JobStep: ("result", "error"), JobCheckpoint: ("state",), JobLog: ("fields",),
+        DurableEvent: ("payload",), Approval: ("details", "data"), Worker: ("labels",), CronSchedule: (),
+        WebhookSubscription: ("metadata",), OutboxEntry: ("document",),
+    }  # fmt: skip
+    for model, names in columns.items():
+        for row in model.objects.all():
+            for name in names:
+                if getattr(row, name) is not None:
+                    setattr(row, name, spoilt(getattr(row, name)))
+            if isinstance(row, Job):
+                row.errors = [spoilt_error(error) for error in row.errors or [{}]]
+                row.extra = {**(row.extra or {}), "tags": [HALF], f"x_{HALF}": HALF}
+            if isinstance(row, CronSchedule):
+                row.template |= {"args": [HALF], "meta": {HALF: HALF}, "tags": [HALF]}
+            row.save()
+    for event in Event.objects.all():
+        Event.objects.filter(pk=event.pk).update(data={**(event.data or {}), "reason": HALF, "error": spoilt_error({})})
+    browser, wrong = Browser(), []
+    for name, to in pages:
+        try:
+            browser.client.get(to)
+        except Exception as error:  # noqa: BLE001 - all of them are told
+            wrong.append(f"{name}: {error!r}")
     assert not wrong, report(wrong)
 
 

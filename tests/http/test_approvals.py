@@ -101,7 +101,8 @@ def test_it_is_delegated(jobs: WorkerJobs, anna: User) -> None:
     for to in (["user:nobody"], [], "user:anna", [7], None):
         assert post(client, f"/{approval.pk}/delegate", {"to": to}).status_code == 400
     assert [one["id"] for one in client.get(f"{PATH}?assignee=user:anna").json()["items"]] == [str(approval.pk)]
-    assert not client.get(f"{PATH}?assignee=user:ben").json()["items"]
+    for name in ("user:ben", "user:ANNA", "USER:anna", "user:anna%20"):
+        assert not client.get(f"{PATH}?assignee={name}").json()["items"]
 
 
 def test_deciding_needs_its_scope_and_reading_needs_read(jobs: WorkerJobs) -> None:

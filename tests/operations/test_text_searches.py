@@ -74,6 +74,17 @@ def test_rows_by_their_names_in_the_admin(text: str, admin_client: Client) -> No
     assert [row.pk for row in page.context["cl"].result_list] == expected
 
 
+def test_half_a_character_hides_nothing_beside_it() -> None:
+    """JSON may hold half of a surrogate pair, which no database does."""
+    half = "\ud800"
+    push([{"type": "a.b", "args": ["Zoë", half], "tags": ["Zoë", half], "retry": {"max_attempts": 1}}])
+    (row,) = fetch(Fetch(["default"]))
+    fail([Failure(row["id"], error={"type": "Zoë", "message": f"Zoë {half}", "details": {half: half}})])
+    assert "\\ud800" in Job.objects.rows()[0]["errors"]
+    for wanted in ({"tag": "Zoë"}, {"text": "zoË"}, {"error": "zoË"}, {"error_type": "Zoë"}):
+        assert JobFilter(wanted).searched("default", 10)[0] == [row["id"]], wanted
+
+
 def test_names_are_no_texts(job: Job) -> None:
     found = {name: Job.objects.filter(with_error_type(name)).count() for name in ("NameError", "nameerror", "Name")}
     assert found == {"NameError": 1, "nameerror": 0, "Name": 0}

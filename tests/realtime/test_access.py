@@ -281,12 +281,12 @@ class TestRightsThatEnd:
             assert (await socket.take())["code"] == "permission_denied"
             assert await socket.end() == 4401
 
-    @pytest.mark.parametrize("cookie", [{}, {"cookie": "lb=1"}])
+    @pytest.mark.parametrize("cookie", [{}, {**ORIGIN, "cookie": "lb=1"}])
     async def test_a_user_of_a_class_of_the_site(self, settings: Any, cookie: dict[str, str]) -> None:
-        """Whom a class of the site recognises by a header of its own."""
+        """Whom a class of the site recognises by a header of its own. A program has no origin."""
         settings.OJS |= {"AUTHENTICATION_CLASSES": [f"{__name__}.{ByName.__name__}"]}
         user = await do(viewer, "ann")
-        async with connected(headers={"x-name": "ann", **ORIGIN, **cookie}) as socket:
+        async with connected(headers={"x-name": "ann", **cookie}) as socket:
             await works(socket)
             await do(get_user_model().objects.filter(pk=user.pk).update, is_active=False)
             assert (await socket.take())["code"] == "permission_denied"

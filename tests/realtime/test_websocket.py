@@ -189,6 +189,33 @@ class TestCursors:
             assert [frame["data"]["job_type"] for frame in frames] == ["a.n1", "a.n2", "a.n3"]
             await socket.nothing()
 
+    async def test_nothing_is_read_for_subscriptions_that_have_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each of many replays would cost a look through the whole log."""
+        monkeypatch.setattr(hub_module, "PAGE", 1)
+        await enqueue("a.n0")
+        cursor = (await do(log.read)).cursor
+        await enqueue("a.n1", "a.n2", "a.n3")
+        read, begun, ended = hub_module.LogReader.replay, asyncio.Event(), asyncio.Event()
+        looks: list[int] = []
+
+        async def replay(reader: Any, place: Any, filters: Any) -> Any:
+            looks.append(len(filters))
+            begun.set()
+            await ended.wait()
+            return await read(reader, place, filters)
+
+        monkeypatch.setattr(hub_module.LogReader, "replay", replay)
+        async with connected() as socket:
+            await subscribe(socket, channel="all", after=cursor)
+            await begun.wait()
+            assert (await socket.ask({"action": "unsubscribe", "channel": "all"}))["type"] == "unsubscribed"
+            ended.set()
+            await subscribe(socket, channel="queue:default", after=cursor)
+            frames = await socket.events(3)
+            await socket.nothing()
+        assert [frame["channel"] for frame in frames] == ["queue:default"] * 3
+        assert 0 not in looks
+
     async def test_two_overlapping_replays_send_each_event_once(self) -> None:
         await enqueue("a.n0")
         cursor = (await do(log.read)).cursor

@@ -267,9 +267,9 @@ def test_a_line_within_a_span_names_it() -> None:
 
 def test_a_line_is_one_line_whatever_is_in_it() -> None:
     record = logging.makeLogRecord(
-        {"levelno": 20, "name": "x", "msg": "two\nlines %s", "args": ("\x00\u2028",), "odd": object()}
+        {"levelno": 20, "name": "x", "msg": "two\nlines %s", "args": ("\x00\u2028\ud800",), "odd": object()}
     )
-    assert "\n" not in JSONFormatter().format(record)
+    assert b"\n" not in JSONFormatter().format(record).encode()
 
 
 @pytest.mark.parametrize("verbosity, heard", [(0, 30), (1, 30), (2, 30), (3, 10)])

@@ -259,7 +259,11 @@ def test_the_record_of_deliveries_and_a_retry(api: Api, receiver: Receiver, send
     assert {entry["status"] for entry in good} == {"success"}
     dead = api.get("/webhooks/deliveries", {"status": "dead", "event_type": "job.enqueued"}).json()["items"]
     assert {entry["subscription_id"] for entry in dead} == {other["id"]}
-    assert api.get("/webhooks/deliveries", {"event_type": "job.failed"}).json()["items"] == []
+    for types, count in (("job.failed", 0), ("JOB.ENQUEUED", 0), ("job.failed, job.enqueued", 1), (",", 1)):
+        asked = {"status": "dead", "event_type": types, "limit": 1}
+        assert len(api.get("/webhooks/deliveries", asked).json()["items"]) == count, types
+    many = ",".join(f"job.{n}*" for n in range(1000))
+    error_of(api.get("/webhooks/deliveries", {"event_type": many}), 400, "invalid_request")
     error_of(api.get("/webhooks/deliveries", {"status": "lost"}), 400, "invalid_request")
 
     path = f"/webhooks/deliveries/{dead[0]['id']}"
