@@ -38,7 +38,7 @@ from django_ojs.client.options import Duration, RetryOptions, attributes, check_
 from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
-from django_ojs.guard import Interrupted, release_logging_locks
+from django_ojs.guard import Interrupted, may_fail, release_logging_locks
 from django_ojs.registry import is_coroutine_function
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
@@ -1111,6 +1111,11 @@ class _Call:
                 return call()
         except _TimeIsUp:
             release_logging_locks()
+            for connection in connections.all(
+                initialized_only=True
+            ):  # it may have been struck in the middle of a query
+                if not connection.in_atomic_block:
+                    may_fail("Closing a connection after the timeout of a step", connection.close)
             if self._context._cancelled:  # the worker's own interruption may have been lost to this one
                 raise Interrupted from None
             raise self._late() from None
