@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID, uuid4
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -38,7 +38,7 @@ from django_ojs.client.options import Duration, RetryOptions, attributes, check_
 from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
-from django_ojs.guard import Interrupted, release_logging_locks
+from django_ojs.guard import Interrupted, may_fail, release_logging_locks
 from django_ojs.registry import is_coroutine_function
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 R_co = TypeVar("R_co", covariant=True)
 
 OnChange = Literal["restart", "resume", "wait"]
@@ -226,7 +227,11 @@ class StepLog:
         #: By the name of the entry: the function that undoes something, and its call.
         self.calls: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {}
         #: Where a handler does its steps one after the other: the thread in which it does. The order counts there.
-        self._thread = threading.get_ident() if sequential else None
+        self._thread = self._handler = threading.get_ident() if sequential else None
+        #: What is to end this run, since a step has raised it in the thread of the handler, which may have kept it.
+        self.ended_by: BaseException | None = None
+        self.running: set[asyncio.Future[None]] = set()  #: for each step that an asynchronous handler is doing
+        self.is_over = False  #: the handler has ended
         self._loaded = False
 
     def load(self) -> None:
@@ -262,6 +267,12 @@ class StepLog:
     def now(self) -> dt.datetime:
         return clock.now(self.store.using)
 
+    def ending(self, error: E) -> E:
+        """The exception by which a step ends this run: the caller raises it. Later steps of the run raise it again."""
+        if self._handler == threading.get_ident() and not self.undoes:
+            self.ended_by = error
+        return error
+
     def numbered(self, kind: str) -> str:
         """The name of the next step of a kind whose steps have no names."""
         with self._lock:
@@ -296,8 +307,7 @@ class StepLog:
         if name.startswith(_UNDO):
             return found
         if found is not None and found.kind == Kind.CALL and not found.has_ended:
-            said = found.error or {}
-            raise StepError(f"The step {name!r} has failed: {said.get('type')}: {said.get('message')}")
+            raise _same_exception(found.error or {}, name)
         if found is None or not (found.has_ended or found.kind in (Kind.SLEEP, Kind.UNDO)):
             raise _ReplayEnds
         return found
@@ -335,7 +345,7 @@ class StepLog:
                 raise
             return found
         if recorded is None:
-            raise Suspended(EVENT_HELD_PAUSE)
+            raise self.ending(Suspended(EVENT_HELD_PAUSE))
         self.must(recorded)
         self._known[step.name] = step
         return step
@@ -353,13 +363,13 @@ class StepLog:
         over = dataclasses.replace(step, ended_at=self.now(), error={"type": "EventTimeout", "message": message})
         recorded = self.store.time_out(over)
         if recorded is None:
-            raise Suspended(EVENT_HELD_PAUSE)
+            raise self.ending(Suspended(EVENT_HELD_PAUSE))
         if recorded:
             self._known[step.name] = over
             return over
         found = self.reload(step.name)
         if found is None or not found.has_ended:
-            raise StepBoundary
+            raise self.ending(StepBoundary())
         return found
 
     def ask_people(self, step: Step, request: ApprovalRequest, *, again: bool) -> Step:
@@ -381,7 +391,7 @@ class StepLog:
         self.store.time_out_approval(step)
         found = self.reload(step.name)
         if found is None or not found.has_ended:
-            raise StepBoundary
+            raise self.ending(StepBoundary())
         return found
 
     def finish(self, step: Step, *, locked: bool = False) -> None:
@@ -416,10 +426,9 @@ class StepLog:
     def new(self, name: str, kind: Kind, **values: Any) -> Step:
         return Step(name, kind.value, self.now(), self._attempt, code=self._durable.code, **values)
 
-    @staticmethod
-    def must(held: bool) -> None:
+    def must(self, held: bool) -> None:
         if not held:
-            raise StepBoundary
+            raise self.ending(StepBoundary())
 
 
 def _word(kind: str) -> str:
@@ -498,17 +507,9 @@ class StepMethods:
     def _do(self, call: _Call, function: Callable[[], Any]) -> Any:
         if call.has_ended:
             return call.value()
-        while True:
-            try:
-                value = call.limited(function)
-            except _NEVER_TRIED_AGAIN:
-                raise
-            except Exception as error:
-                if (pause := call.failed(error)) is None:
-                    raise
-                self._pause(pause)
-            else:
-                return call.succeeded(value)
+        while isinstance(value := call.once(function), _Pause):
+            self._pause(value.seconds)
+        return value
 
     async def astep(
         self, name: str, function: Callable[..., Awaitable[T]] | Callable[..., T], /, *args: Any,
@@ -523,17 +524,12 @@ class StepMethods:
     async def _ado(self, call: _Call, function: Callable[[], Any]) -> Any:
         if call.has_ended:
             return await sync_to_async(call.value)()
-        while True:
-            try:
-                value = await call.alimited(function)
-            except _NEVER_TRIED_AGAIN:
-                raise
-            except Exception as error:
-                if (pause := await sync_to_async(call.failed)(error)) is None:
-                    raise
-                await asyncio.sleep(pause)
-            else:
-                return await sync_to_async(call.succeeded)(value)
+        # A thread goes on where its task is cancelled: there the step is recorded by the call that does it.
+        once = call.aonce if is_coroutine_function(function) else sync_to_async(call.once)
+        with self._in_flight():
+            while isinstance(value := await once(function), _Pause):  # noqa: ASYNC110 - it tries again, and does not poll
+                await asyncio.sleep(value.seconds)
+        return value
 
     @overload
     def step_transaction(self, name: str, /) -> StepTransaction: ...
@@ -564,6 +560,26 @@ class StepMethods:
         do: Callable[..., Any] = self.step_transaction
         result: T = await sync_to_async(do)(name, function, *args, **kwargs)
         return result
+
+    @contextlib.contextmanager
+    def _in_flight(self) -> Iterator[None]:
+        """A block in which a step of an asynchronous handler is done, maybe beside others."""
+        if self._steps.is_over:
+            raise StepBoundary
+        running, ended = self._steps.running, asyncio.get_running_loop().create_future()
+        running.add(ended)
+        try:
+            yield
+        finally:
+            running.discard(ended)
+            ended.set_result(None)
+
+    async def settle(self) -> None:
+        """For the worker, when an asynchronous handler has ended: let no step begin any more, and wait for those that
+        are being done. Otherwise what they did would not be recorded, and would be done again."""
+        self._steps.is_over = True
+        while running := self._steps.running:
+            await asyncio.wait(running)
 
     # What undoes it
 
@@ -733,7 +749,7 @@ class StepMethods:
         if not found.has_ended and found.due_at is not None and found.due_at <= now:
             found = log.time_out(found)
         if not found.has_ended:
-            raise _suspended(found, now)
+            raise log.ending(_suspended(found, now))
         if found.error is not None:
             raise EventTimeout(found.error["message"])
         return jsontext.loads(found.result or "null")
@@ -806,7 +822,7 @@ class StepMethods:
             document = children.document_of(wanted, id=key, name=self.type, line=self.line)
             found = log.begin(step, document, limit=limit or 0, outlives=not cancel_with_parent)
         if not found.has_ended:
-            raise _suspended(found, log.now())
+            raise log.ending(_suspended(found, log.now()))
         outcomes = jsontext.loads(found.result or "{}")
         if "jobs" not in outcomes:
             raise StepError(
@@ -877,7 +893,7 @@ class StepMethods:
         if not found.has_ended and found.due_at is not None and found.due_at <= now:
             found = log.time_out_approval(found)
         if not found.has_ended:
-            raise _suspended(found, now)
+            raise log.ending(_suspended(found, now))
         if found.error is not None:
             raise ApprovalTimeout(found.error["message"])
         return ApprovalDecision.of_json(jsontext.loads(found.result or "null"))
@@ -919,7 +935,7 @@ class StepMethods:
         arguments = log.new(ARGUMENTS, Kind.ARGUMENTS, result=stepvalues.encode(given, ARGUMENTS))
         arguments.ended_at = log.now()
         log.must(log.store.start_over(arguments))
-        raise Suspended(0)
+        raise log.ending(Suspended(0))
 
     async def acontinue_as_new(self, *args: Any, **kwargs: Any) -> None:
         """`continue_as_new` of an asynchronous handler."""
@@ -931,6 +947,11 @@ class StepMethods:
     def has_steps(self) -> bool:
         """Whether the handler is durable."""
         return self._step_log is not None
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """For the worker: what a step has raised to end this run. A handler that returns all the same has kept it."""
+        return None if self._step_log is None else self._step_log.ended_by
 
     def record_steps(self, log: StepLog) -> None:
         """For the worker and for tests: let the handler's steps be recorded there."""
@@ -955,8 +976,10 @@ class StepMethods:
     def _ready(self) -> StepLog:
         """The record, where a step may be done now."""
         log = self._steps
-        if self._cancelled:
-            raise StepBoundary
+        if self._cancelled or log.is_over:
+            raise log.ending(StepBoundary())
+        if log.ended_by is not None:
+            raise log.ended_by
         return log
 
     def _once(self, counted: str, kind: Kind, make: Callable[[], Any]) -> Any:
@@ -982,15 +1005,20 @@ class StepMethods:
         assert found.due_at is not None
         left = (found.due_at - log.now()).total_seconds()
         if left > 0 and log.store.using is not None:
-            raise Suspended(max(1, round(left * 1000)))
+            raise log.ending(Suspended(max(1, round(left * 1000))))
 
     def _pause(self, seconds: float) -> None:
         """Wait for the next try of a step, and look now and then whether the run has to end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if self._cancelled:
-                raise StepBoundary
+            self._ready()
             time.sleep(min(left, 0.2))
+
+
+class _Pause(NamedTuple):
+    """What a step comes to that has failed and is tried again in this run."""
+
+    seconds: float
 
 
 class _Call:
@@ -1033,8 +1061,8 @@ class _Call:
             return stepvalues.decode(found.result or "null")
         return value if type(value) in stepvalues.SCALARS else stepvalues.decode(step.result)
 
-    def failed(self, error: Exception) -> float | None:
-        """How many seconds to wait for the next try; None: there is none. Raises `Suspended` where that is long."""
+    def failed(self, error: Exception) -> _Pause | None:
+        """The pause before the next try; None: there is none. Raises `Suspended` where that is long."""
         step, policy, said = self._step, self._policy, errorobjects.from_exception(error)
         step.error = _brief(said)
         if policy is None or retrypolicy.decide(policy, said, step.tries) != retrypolicy.FailureOutcome.RETRY:
@@ -1045,9 +1073,33 @@ class _Call:
         if not here:
             step.due_at = self._log.now() + dt.timedelta(milliseconds=delay)
             self._log.postpone(step)
-            raise Suspended(delay)
+            raise self._log.ending(Suspended(delay))
         step.tries += 1
-        return 0.0 if self._log.store.using is None else delay / 1000
+        return _Pause(0.0 if self._log.store.using is None else delay / 1000)
+
+    def once(self, function: Callable[[], Any]) -> Any:
+        """Call the function, and return its result as it is kept; a `_Pause` where it is to be called again."""
+        try:
+            value = self.limited(function)
+        except _NEVER_TRIED_AGAIN:
+            raise
+        except Exception as error:
+            if (pause := self.failed(error)) is None:
+                raise
+            return pause
+        return self.succeeded(value)
+
+    async def aonce(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        """`once` for a coroutine function."""
+        try:
+            value = await self.alimited(function)
+        except _NEVER_TRIED_AGAIN:
+            raise
+        except Exception as error:
+            if (pause := await sync_to_async(self.failed)(error)) is None:
+                raise
+            return pause
+        return await sync_to_async(self.succeeded)(value)
 
     def limited(self, call: Callable[[], T]) -> T:
         """What the call returns. Raises `StepTimeout` where it takes too long."""
@@ -1059,14 +1111,17 @@ class _Call:
                 return call()
         except _TimeIsUp:
             release_logging_locks()
+            for connection in connections.all(
+                initialized_only=True
+            ):  # it may have been struck in the middle of a query
+                if not connection.in_atomic_block:
+                    may_fail("Closing a connection after the timeout of a step", connection.close)
             if self._context._cancelled:  # the worker's own interruption may have been lost to this one
                 raise Interrupted from None
             raise self._late() from None
 
-    async def alimited(self, call: Callable[[], Any]) -> Any:
-        """What the call returns, or its coroutine. Raises `StepTimeout` where it takes too long."""
-        if not is_coroutine_function(call):
-            return await sync_to_async(self.limited)(call)
+    async def alimited(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the coroutine of the call returns. Raises `StepTimeout` where it takes too long."""
         if self._seconds is None:
             return await call()
         try:
@@ -1087,7 +1142,20 @@ def failed_step(log: StepLog, name: str, error: Exception) -> Step:
 
 
 def _brief(error: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": error["type"], "message": error["message"]}
+    return {"type": error["type"], "message": error["message"], "class": error["details"]["error_class"]}
+
+
+def _same_exception(said: Mapping[str, Any], name: str) -> Exception:
+    """The exception that the step `name` had raised, as far as it is kept: its class, if that is found again, and its
+    message. No constructor is called, because what that asks for is not known."""
+    path, message = str(said.get("class")), str(said.get("message"))
+    with contextlib.suppress(Exception):
+        kind = import_string(path if "." in path else f"builtins.{path}")
+        if issubclass(kind, Exception):
+            error: Exception = kind.__new__(kind)
+            error.args = (message,)
+            return error
+    return StepError(f"The step {name!r} has failed: {said.get('type')}: {message}")
 
 
 class _TimeIsUp(BaseException):

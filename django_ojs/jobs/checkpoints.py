@@ -23,7 +23,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound, PayloadTooLarge, ReservationLost
 from django_ojs.events import catalogue, log
 from django_ojs.hooks import replaceable
-from django_ojs.jobs import steps
+from django_ojs.jobs import durableevents, promote, steps
 from django_ojs.lifecycle.reservations import moved_forward
 from django_ojs.models import Job, JobCheckpoint
 from django_ojs.models.fields import RawJSON
@@ -114,7 +114,8 @@ def clear(
     using: str | None = None,
 ) -> bool:  # fmt: skip
     """Delete the checkpoint of a job, in whatever state that is; return whether there was one. The next save has the
-    sequence 1 again. `with_steps`: what a durable handler has recorded, too, so that its next run starts over.
+    sequence 1 again. `with_steps`: what a durable handler has recorded, too, so that its next run starts over; a job
+    that waited for an event or for other jobs runs at once, because it no longer waits.
 
     Raises NotFound; ReservationLost where a worker or an attempt is named that does not hold the job.
     """
@@ -123,7 +124,13 @@ def clear(
         store_of(using).begin_writing()
         row = _locked(job_id, using)
         _check_holder(row, worker_id, attempt)
-        return bool(start_over([row], using) if with_steps else forget([row], using))
+        if not with_steps:
+            return bool(forget([row], using))
+        waited = row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=using)
+        gone = start_over([row], using)
+        if waited:
+            promote.end_waits(store_of(using).lock([job_id]), clock.now(using), "api", using)
+        return bool(gone)
 
 
 def start_over(rows: Collection[JobRow], using: str) -> int:

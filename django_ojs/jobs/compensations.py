@@ -26,6 +26,7 @@ from django_ojs.guard import get_logger
 from django_ojs.jobs import steps
 from django_ojs.jobs.copy import document_of
 from django_ojs.jobs.push import push
+from django_ojs.lifecycle.transitions import outcome_of
 from django_ojs.messages import phrase
 from django_ojs.models import Job, JobAttempt, JobStep
 from django_ojs.models.job import JobRow
@@ -140,7 +141,8 @@ def _document(row: JobRow, new_id: uuid.UUID, using: str) -> dict[str, Any]:
     extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     root = extra.get("root_id") or extra.get("parent_id") or str(row["id"])
     line = {"parent_id": str(row["id"]), "root_id": root, COMPENSATES: str(row["id"])}
-    document = document_of(row, {}) | {"id": str(new_id)} | line
+    of_arguments = {name: extra[name] for name in ("schema", "version") if name in extra}
+    document = document_of(row, of_arguments) | {"id": str(new_id)} | line
     if _was_running(row, using):
         # Its worker learns at the end of the reservation, at the latest, that it has lost the job.
         begins = row["finished_at"] + dt.timedelta(milliseconds=row["lease_ms"] or 0)
@@ -149,10 +151,14 @@ def _document(row: JobRow, new_id: uuid.UUID, using: str) -> dict[str, Any]:
 
 
 def _was_running(row: JobRow, using: str) -> bool:
-    """Whether a worker ran the job when it was cancelled, as far as that is known; such a run may still do a step."""
-    if row["state"] != State.CANCELLED or not row["worker_id"]:
+    """Whether a worker ran the job when it was cancelled or its time was over, as far as that is known; such a run may
+    still do a step."""
+    outcomes = JobAttempt.Outcome
+    outcome = outcomes.CANCELLED if row["state"] == State.CANCELLED else outcomes.TIMED_OUT
+    if not row["worker_id"]:
         return False
     if not ojs_settings.attempts_kept:
-        return True
+        latest = jsontext.loads(row["errors"] or "[]")[-1:]
+        return outcome == outcomes.CANCELLED or any(outcome_of(error) == outcome for error in latest)
     runs = JobAttempt.objects.using(using).filter(job_id=row["id"], attempt=row["attempt"], round=row["round"] or 0)
-    return runs.filter(outcome=JobAttempt.Outcome.CANCELLED).exists()
+    return runs.filter(outcome=outcome).exists()

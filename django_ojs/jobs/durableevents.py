@@ -200,12 +200,13 @@ def _in_turn(step: Step, act: Callable[[], bool], using: str) -> bool | None:
 
 
 def came_meanwhile(waits: Mapping[uuid.UUID, Iterable[str]], using: str) -> set[uuid.UUID]:
-    """Those of these locked jobs that wait for events in the steps of these names, and have one of them by now."""
+    """Those of these locked jobs that wait for events in the steps of these names, and have one of them by now, or no
+    such step any more: nothing would wake them."""
     wanted = {(job_id, name) for job_id, names in waits.items() for name in names}
-    ended = JobStep.objects.using(using).filter(
-        job_id__in=list(waits), name__in={name for _, name in wanted}, ended_at__isnull=False
+    open_steps = JobStep.objects.using(using).filter(
+        job_id__in=list(waits), name__in={name for _, name in wanted}, ended_at__isnull=True
     )
-    return {job_id for job_id, name in ended.values_list("job_id", "name") if (job_id, name) in wanted}
+    return {job_id for job_id, _ in wanted.difference(open_steps.values_list("job_id", "name"))}
 
 
 def waiting(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> set[uuid.UUID]:

@@ -616,6 +616,8 @@ async def _acall(run: JobRun) -> Any:
     finally:
         _end_copy(process)
         running.reset(token)
+        if run.context.has_steps and run.forced_at is None and _is_on_loop():
+            await run.context.settle()
 
 
 def _is_on_loop() -> bool:
@@ -709,6 +711,11 @@ async def _called_with_instances(run: JobRun, args: list[Any], kwargs: dict[str,
 
 
 def _of_value(run: JobRun, value: Any) -> RunOutcome:
+    if (kept := run.context.ended_by) is not None:
+        may_fail("The log line of an exception that was kept", _log, logging.WARNING, run.context,
+                "%s %s has returned after a step had ended its run, and what it did since may be done again: %s",
+                f"let it raise {type(kept).__name__} again behind except: or except BaseException:")  # fmt: skip
+        return _judge(run, kept)
     # A handler that saw that it is to stop and returned has not done its work; one that never looked has.
     void = run.interruption in (runs.Interruption.CANCELLED, runs.Interruption.LOST)
     if run.interruption is not None and (void or run.context.saw_cancel):

@@ -330,8 +330,10 @@ def is_interruption(exc: BaseException) -> bool:
 
 
 def is_boundary(exc: BaseException) -> bool:
-    """Whether this is how a run ends between two of its steps, in a group each of its exceptions."""
-    return all(isinstance(leaf, StepBoundary) for leaf in errorobjects.leaves(exc))
+    """Whether this is how a run ends between two of its steps, in a group with none but those that let it wait."""
+    found = errorobjects.leaves(exc)
+    ends = [leaf for leaf in found if isinstance(leaf, StepBoundary)]
+    return bool(ends) and all(isinstance(leaf, StepBoundary | Suspended) for leaf in found)
 
 
 def is_cut_off(exc: BaseException) -> bool:

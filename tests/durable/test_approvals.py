@@ -247,6 +247,20 @@ def test_more_people_are_asked_after_a_while(jobs: WorkerJobs, anna: User, ben: 
     approve(asked(), by=ben)
 
 
+def test_who_could_decide_from_the_start_still_may_when_more_are_asked(jobs: WorkerJobs, anna: User, ben: User) -> None:
+    """Also where the approval names nobody, and so asks all with the permission."""
+    anna.user_permissions.add(Permission.objects.get(codename="decide_approval"))
+    asking(escalate_after="2h", escalate_to=[ben]).enqueue(7)
+    jobs.drain()
+    before = approvals.asking_of(asked())
+    clock.advance(hours=2)
+    TendApprovals().run_once("default")
+    assert approvals.names(asked()) == ["perm:django_ojs.decide_approval", "user:ben"]
+    assert approvals.asking_of(asked()) == before  # the links in mails go on deciding
+    assert [list(approvals_for(User.objects.get(pk=user.pk))) for user in (anna, ben)] == [[asked()]] * 2
+    approve(asked(), by=User.objects.get(pk=anna.pk))
+
+
 def test_who_delegates_is_not_asked_any_more(jobs: WorkerJobs, anna: User, ben: User) -> None:
     asking(assignees=[anna]).enqueue(7)
     jobs.drain()

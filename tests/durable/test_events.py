@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import uuid
@@ -14,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import EventTimeout, JobContext, StepError, aemit_event, clock, emit_event, job
 from django_ojs.errors import InvalidRequest, PayloadTooLarge
-from django_ojs.jobs import timers
+from django_ojs.jobs import checkpoints, timers
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.push import push
 from django_ojs.models import DurableEvent, Event, Job, JobStep
@@ -186,6 +187,40 @@ def test_a_waiting_job_can_be_cancelled_and_ends_with_its_time(jobs: WorkerJobs)
     assert emit_event("order.paid", 7).job_ids == ()
 
 
+def test_a_waiting_job_whose_record_is_deleted_starts_over_at_once(jobs: WorkerJobs) -> None:
+    """Nothing would wake it: it waits in no step any more."""
+    handle = paid().enqueue(7)
+    jobs.drain()
+    assert checkpoints.clear(handle.id, with_steps=True)
+    assert (row(handle).state, JobStep.objects.count()) == ("available", 0)
+    jobs.drain()
+    assert (row(handle).state, JobStep.objects.count()) == ("retryable", 2)
+    assert not checkpoints.clear(handle.id)  # what waits is left alone
+    assert row(handle).state == "retryable"
+    emit_event("order.paid", 7, "payload")
+    jobs.drain()
+    assert handle.refresh().result == "payload"
+
+
+def test_a_record_that_is_deleted_before_its_job_sleeps_leaves_none_asleep(jobs: WorkerJobs) -> None:
+    cleared: list[bool] = []
+
+    @job("order.cleared", durable=True)
+    def handler(context: JobContext) -> Any:
+        try:
+            return context.wait_for_event("order.paid")
+        finally:
+            if not cleared:
+                cleared.append(checkpoints.clear(context.id, with_steps=True))
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert (cleared, row(handle).state, JobStep.objects.count()) == ([True], "retryable", 1)
+    emit_event("order.paid", payload="payload")
+    jobs.drain()
+    assert handle.refresh().result == "payload"
+
+
 def test_code_that_waits_for_another_event_does_not_fit(jobs: WorkerJobs) -> None:
     handle = paid().enqueue(7)
     jobs.drain()
@@ -206,8 +241,6 @@ def test_code_that_waits_for_another_event_does_not_fit(jobs: WorkerJobs) -> Non
 
 
 def test_an_asynchronous_handler_waits_for_several(jobs: WorkerJobs) -> None:
-    import asyncio
-
     @job("order.both", durable=True)
     async def handler(context: JobContext) -> list[Any]:
         async with asyncio.TaskGroup() as group:

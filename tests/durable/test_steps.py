@@ -28,12 +28,14 @@ from django_ojs import (
     step_type,
 )
 from django_ojs.client import stepvalues
+from django_ojs.client.directives import StepBoundary, Suspended
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
 from django_ojs.rules.steps import JOB_FAILED
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs
 from django_ojs.testing.storedjobs import worker as stored
+from django_ojs.worker import runs
 from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
@@ -540,6 +542,97 @@ def test_steps_of_an_asynchronous_handler_run_side_by_side(jobs: WorkerJobs, cal
     assert handle.refresh().result == [0, 10, 20, 5]
     assert sorted(calls) == [0, 1, 2]
     assert set(names(handle.id)) == {"page-0", "page-1", "page-2", "$sleep-1", "$time-1", "book", "sync"}
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["to the next step", "to its end"])
+def test_a_handler_that_keeps_the_end_of_its_run_ends_there_all_the_same(
+    jobs: WorkerJobs, calls: list[Any], caplog: pytest.LogCaptureFixture, goes_on: bool
+) -> None:
+    @job("flow.keeps", durable=True)
+    def handler(context: JobContext) -> str:
+        try:
+            context.sleep("1h")
+        except:  # noqa: E722 - as a handler may have it
+            calls.append("kept")
+        if goes_on:
+            context.step("after", calls.append, "after")
+        return "done"
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, calls, names(handle.id)) == ("retryable", ["kept"], ["$sleep-1"])
+    assert ("let it raise Suspended again" in caplog.text) is not goes_on
+    jobs.drain(with_scheduled=True).raise_first()
+    assert handle.refresh().result == "done"
+    assert calls == (["kept", "after"] if goes_on else ["kept"])
+
+
+def test_a_step_beside_one_that_fails_is_recorded_before_the_handler_has_ended(
+    jobs: WorkerJobs, calls: list[Any]
+) -> None:
+    @job("flow.beside", durable=True, retry=TWICE)
+    async def handler(context: JobContext) -> None:
+        ended = asyncio.Event()
+
+        def fails() -> None:
+            if context.attempt == 1:
+                raise ValueError("no lorry")
+
+        async def slow() -> None:
+            await ended.wait()
+            calls.append("slow")
+
+        async def more() -> None:
+            await context.astep("slow", slow)
+            await context.astep("more", calls.append, "more")
+
+        try:
+            await asyncio.gather(context.astep("fails", fails), more())
+        finally:
+            ended.set()
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, calls, "slow" in names(handle.id)) == ("retryable", ["slow"], True)
+    jobs.drain(with_scheduled=True)
+    assert calls == ["slow", "more"]
+
+
+def test_a_step_in_a_thread_is_recorded_although_its_task_was_cancelled(jobs: WorkerJobs, calls: list[Any]) -> None:
+    @job("flow.group", durable=True, retry=TWICE)
+    async def handler(context: JobContext) -> None:
+        began, ended = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def works() -> None:
+            loop.call_soon_threadsafe(began.set)
+            ended.wait(5)
+            calls.append("works")
+
+        async def fails() -> None:
+            if context.attempt == 1:
+                await began.wait()
+                raise ValueError("no lorry")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(context.astep("works", works))
+                group.create_task(fails())
+        finally:
+            ended.set()
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, calls, names(handle.id)) == ("retryable", ["works"], ["works"])
+    jobs.drain(with_scheduled=True).raise_first()
+    assert (handle.refresh().state, calls) == ("completed", ["works"])
+
+
+def test_a_run_that_is_to_stop_while_a_branch_goes_to_sleep_has_not_failed() -> None:
+    end = BaseExceptionGroup("", [Suspended(5), StepBoundary()])
+    assert runs.is_boundary(end)
+    assert not runs.is_boundary(Suspended(5))
+    assert not runs.is_boundary(BaseExceptionGroup("", [StepBoundary(), ValueError()]))
 
 
 # Fences

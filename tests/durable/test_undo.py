@@ -12,9 +12,9 @@ import pytest
 from django.db import connection
 from django.urls import reverse
 
-from django_ojs import Discard, Fail, JobContext, clock, get_job, job, middleware, retention, step
+from django_ojs import Discard, Fail, JobContext, StepError, clock, get_job, job, middleware, retention, step
 from django_ojs.errors import Conflict, NotFound, OJSError
-from django_ojs.jobs import cancel, checkpoints, compensations, delete, replay, retry
+from django_ojs.jobs import cancel, checkpoints, compensations, delete, replay, retry, schemas, timers
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
@@ -175,6 +175,25 @@ def test_a_job_that_runs_while_it_is_cancelled_may_first_notice(jobs: WorkerJobs
     lease = Job.objects.get(pk=handle.id).lease_ms
     assert lease
     assert (found.state, found.due_at, done) == ("scheduled", NOW + dt.timedelta(milliseconds=lease), [])
+    jobs.drain(with_scheduled=True)
+    assert done == UNDONE
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["attempts are kept", "attempts are not kept"])
+def test_a_job_that_runs_while_its_time_ends_may_first_notice(jobs: WorkerJobs, settings: Any, kept: bool) -> None:
+    settings.OJS = {"EXECUTION_HISTORY": kept}
+    late = NOW + dt.timedelta(hours=2)
+
+    def ending(context: JobContext) -> None:
+        clock.freeze(late)
+        timers.apply_due()
+
+    handle = order(ending, total_timeout="1h").enqueue(7)
+    jobs.drain()
+    assert handle.refresh().state == "discarded"
+    found, lease = compensation(handle), Job.objects.get(pk=handle.id).lease_ms
+    assert lease
+    assert (found.state, found.due_at, done) == ("scheduled", late + dt.timedelta(milliseconds=lease), [])
     jobs.drain(with_scheduled=True)
     assert done == UNDONE
 
@@ -400,7 +419,7 @@ def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None
         context.sleep("1h")
         try:
             context.step("ship", fails)
-        except Exception:  # noqa: BLE001 - in the run that collects, the exception is a StepError
+        except ValueError:  # also in the run that collects
             context.step("by-air", runs.append, "by-air")
         context.on_failure(done.append, "by-air")
         context.step("pack", fails)
@@ -414,6 +433,49 @@ def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None
         "by-air", (NOW, 2), "module", "lambda", (NOW, 2),
     ]  # fmt: skip
     assert done[-1][0] == "charge"
+
+
+class NoLorry(ConnectionError):
+    def __init__(self, town: str, *, day: int) -> None:
+        super().__init__(f"no lorry to {town}")
+        self.day = day
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_exception_that_the_handler_caught_comes_again_as_what_it_was(jobs: WorkerJobs, known: bool) -> None:
+    class Local(NoLorry):
+        pass
+
+    kind = NoLorry if known else Local  # nobody finds a class inside of a function again
+
+    def no_lorry() -> None:
+        raise kind("Ulm", day=3)
+
+    @job("order.caught", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        try:
+            context.step("ship", no_lorry)
+        except (NoLorry, StepError) as error:
+            context.on_failure(lambda said=str(error): done.append(said))
+        context.step("pack", fails)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert compensation(handle).state == "completed"
+    assert done == ["no lorry to Ulm" if known else "The step 'ship' has failed: Local: no lorry to Ulm"]
+
+
+def test_what_undoes_a_job_is_checked_by_the_schema_of_that_job(jobs: WorkerJobs, settings: Any) -> None:
+    settings.OJS = {"SCHEMA_VALIDATION": "strict"}
+    order(lambda context: context.sleep("30d"))
+    schemas.register("order.fulfil", "1.0", {"items": {"type": "integer"}})
+    (pushed,) = push([{"type": "order.fulfil", "args": [7], "version": "1.0"}])
+    assert pushed.row is not None
+    jobs.drain()
+    schemas.register("order.fulfil", "2.0", {"items": {"type": "string"}})
+    cancel.cancel([pushed.row["id"]])
+    jobs.drain()
+    assert done == UNDONE
 
 
 def test_an_asynchronous_handler_with_functions_of_its_own(jobs: WorkerJobs) -> None:

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_ojs import JobContext, clock, job
+from django_ojs import JobContext, StepTimeout, clock, job
 from django_ojs.jobs import steps
 from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -193,3 +193,24 @@ def test_steps_are_recorded_by_each_connection_that_the_handler_has(start_worker
     start_worker(until_empty=True, scheduler=False).wait()
     assert handle.refresh().result == [0, 1, 2]
     assert list(JobStep.objects.order_by("pk").values_list("name", flat=True)) == ["step-0", "step-1", "step-2"]
+
+
+def test_a_step_that_reaches_its_timeout_within_a_query_leaves_no_broken_connection(start_worker: Start) -> None:
+    def ask() -> None:
+        with connection.cursor() as cursor:
+            while True:
+                cursor.execute("SELECT 1")
+                cursor.fetchall()
+
+    @job("kept.query", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        for number in range(15):
+            with pytest.raises(StepTimeout):
+                context.step(f"ask-{number}", ask, timeout=0.03)
+            context.step(f"after-{number}", int)
+
+    handle = handler.enqueue()
+    start_worker(until_empty=True, scheduler=False).wait()
+    row = Job.objects.get(pk=handle.id)
+    assert (row.state, row.attempt, row.errors) == ("completed", 1, None)
+    assert JobStep.objects.filter(ended_at__isnull=False).count() == 15

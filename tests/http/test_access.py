@@ -121,6 +121,19 @@ def test_a_key_sees_and_sets_the_rate_limits_of_its_queues_and_types(
                 assert boss.get(f"{base}/{key}").json()["concurrency"]["limit"] == 7, "nothing was changed"
 
 
+def test_xi_8_a_push_that_is_wrong_in_every_way_is_refused_for_the_first_of_them(with_key: Any) -> None:
+    """The order is authentication, rights, validation, unique jobs."""
+    taken = {"type": "mail.send", "args": [], "unique": {"keys": ["type"]}}
+    assert with_key("push").post("/jobs", taken).status_code == 201
+    wrong = {**taken, "queue": "other", "args": 5}
+    error_of(Api().post("/jobs", wrong), 401, "unauthenticated")
+    error_of(with_key("read").post("/jobs", wrong), 403, "permission_denied")
+    api = with_key("push", queues=["default"])
+    assert error_of(api.post("/jobs", wrong), 403, "permission_denied")["details"]["queue"] == "other"
+    error_of(api.post("/jobs", {**wrong, "queue": "default"}), 400, "invalid_payload")
+    error_of(api.post("/jobs", taken), 409, "duplicate")
+
+
 def test_without_credentials_the_answer_says_how(with_key: Any) -> None:
     response = Api().get("/queues")
     error_of(response, 401, "unauthenticated")

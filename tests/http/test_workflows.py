@@ -37,6 +37,12 @@ def finish(api: Api, how: str = "ack", **body: Any) -> dict[str, Any]:
     return job
 
 
+def test_xi_7_each_member_has_a_version_of_its_own(api: Api) -> None:
+    callbacks = {"on_complete": {**A, "version": "3.0"}}
+    create(api, type="batch", name="n", jobs=[{**A, "version": "1.0"}, {**B, "version": 2}, B], callbacks=callbacks)
+    assert [finish(api).get("version") for _ in range(4)] == ["1.0", 2, None, "3.0"]
+
+
 @pytest.mark.parametrize(
     "body, type, state",
     [
