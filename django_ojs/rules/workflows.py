@@ -250,6 +250,13 @@ def _own_id(document: dict[str, Any]) -> str:
     return given if isinstance(given, str) and _CLIENT_ID.fullmatch(given) else ""
 
 
+def check_id(given: str) -> str:
+    """The id that a caller wants a workflow to have. Raises InvalidWorkflow for one that `parse` would pass over."""
+    if not _CLIENT_ID.fullmatch(given):
+        raise workflow_fault("$.id", "must be 1 to 128 letters, digits, '.', '_', ':' or '-'", received=given)
+    return given
+
+
 def _name(document: dict[str, Any]) -> str:
     name = document.get("name")
     if name is None:
