@@ -47,7 +47,7 @@ def document_of(
     jobs: Sequence[PreparedJob], *, id: str, name: str, line: dict[str, str]
 ) -> dict[str, Any]:  # fmt: skip
     """The workflow of these jobs, as clients send it. `line` says of each where it comes from."""
-    documents = [job.document() for job in jobs]
+    documents = [job.member() for job in jobs]
     return {
         "id": id, "type": "group", "name": name,
         "jobs": [document if "parent_id" in document else document | line for document in documents],

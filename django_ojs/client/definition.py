@@ -91,6 +91,12 @@ class PreparedJob(OtherWords):
         check_arguments(self.args)
         return {"type": self.type, "args": list(self.args), **attributes(self.options)}
 
+    def member(self) -> dict[str, Any]:
+        """The envelope of a job of a workflow, which makes its id. Raises TypeError for one that has an id."""
+        if "id" in self.options:
+            raise TypeError(f"id={str(self.options['id'])!r}: a workflow makes the ids of its jobs. Leave it out.")
+        return self.document()
+
     def __repr__(self) -> str:
         return f"<PreparedJob {self.type}>"
 

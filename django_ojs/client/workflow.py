@@ -27,7 +27,7 @@ from django_ojs.client.otherwords import OF_WORKFLOW, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.faults import or_migrate
-from django_ojs.rules import workflowgraph
+from django_ojs.rules import workflowgraph, workflows
 
 if TYPE_CHECKING:
     from django_ojs.workflows.workflow import WorkflowView
@@ -104,7 +104,7 @@ class PreparedWorkflow(OtherWords):
         if name:
             document["name"] = name
         if id is not None:
-            document["id"] = str(id)
+            document["id"] = workflows.check_id(str(id))
         if given := attributes(checked_options(options)):
             nested = given.pop("options", {})
             document["options"] = {**given, **nested}
@@ -311,4 +311,4 @@ def _documents(parts: Sequence[WorkflowPart], where: str) -> list[dict[str, Any]
 def _document(part: WorkflowPart) -> dict[str, Any]:
     if not isinstance(part, PreparedJob | PreparedWorkflow):
         raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {part!r:.80}.")
-    return part.document()
+    return part.member() if isinstance(part, PreparedJob) else part.document()

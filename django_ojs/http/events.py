@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,9 @@ from django_ojs.http.serializers import (
 )
 from django_ojs.jobs.read import info
 from django_ojs.models.fields import RawJSON
+from django_ojs.rules.faults import query_fault
 from django_ojs.spellings import EVENT_QUERY
+from django_ojs.workflows.workflow import identify
 
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1000
@@ -200,7 +203,7 @@ def wanted_by(request: Request) -> Filter:
     job_types = query.texts(request, "job_types")
     for name in job_types:
         check_type(request, name)
-    job_id, workflow_id = query.uuid7(request, "job_id"), query.uuid7(request, "workflow_id")
+    job_id, workflow_id = query.uuid7(request, "job_id"), _workflow(request)
     return Filter(
         types=tuple(query.texts(request, "types", EVENT_QUERY)),
         queues=tuple(permissions.queues_to_read(request, query.texts(request, "queues", EVENT_QUERY))),
@@ -211,6 +214,16 @@ def wanted_by(request: Request) -> Filter:
         only_types=type_limit(request),
         only_jobs=permissions.only_job_events(request),
     )
+
+
+def _workflow(request: Request) -> uuid.UUID | None:
+    """The workflow that is asked for, also by the id that its client gave it."""
+    if not (given := query.text(request, "workflow_id")):
+        return None
+    try:
+        return identify(given)
+    except NotFound:
+        raise query_fault("workflow_id", "must be the id of a workflow", given) from None
 
 
 def socket_address(request: HttpRequest) -> str:

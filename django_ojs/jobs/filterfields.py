@@ -24,7 +24,7 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job
 from django_ojs.models.fields import same_name
-from django_ojs.rules import names
+from django_ojs.rules import names, workflows
 from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import parse_moment
 from django_ojs.states import State
@@ -186,7 +186,7 @@ class PriorityFilterField(FilterField):
 
 
 class IdFilterField(FilterField):
-    """The id of a job or a workflow."""
+    """The id of a job."""
 
     metavar = "ID"
     schema: ClassVar[dict[str, Any]] = {"type": "string", "format": "uuid"}
@@ -198,6 +198,22 @@ class IdFilterField(FilterField):
             return uuid.UUID(value)
         except ValueError as error:
             raise ValidationError("must be an id") from error
+
+
+class WorkflowFilterField(FilterField):
+    """A workflow, by its id or by that which its client gave it."""
+
+    metavar = "ID"
+
+    def to_python(self, value: Any) -> uuid.UUID | str | None:
+        if not value or isinstance(value, uuid.UUID):
+            return value or None
+        if not workflows.CLIENT_ID.fullmatch(value):
+            raise ValidationError("must be an id")
+        try:
+            return uuid.UUID(value) if len(value) == 36 else str(value)
+        except ValueError:
+            return str(value)
 
 
 class ObjectFilterField(FilterField):

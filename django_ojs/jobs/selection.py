@@ -52,6 +52,7 @@ from django_ojs.jobs.filterfields import (
     QueueFilterField,
     StatesFilterField,
     TextFilterField,
+    WorkflowFilterField,
     is_given,
     of_column,
 )
@@ -134,8 +135,9 @@ def _from_edge(wanted: JobFilter, edge: str) -> Q:
     return Q(**{f"{wanted.along}__gte": found})
 
 
-def _of_workflow(wanted: JobFilter, workflow: uuid.UUID) -> Q:
-    return Q(pk__in=WorkflowStep.objects.filter(workflow=workflow, job__isnull=False).values("job"))
+def _of_workflow(wanted: JobFilter, workflow: uuid.UUID | str) -> Q:
+    column = "workflow" if isinstance(workflow, uuid.UUID) else "workflow__own_id"
+    return Q(pk__in=WorkflowStep.objects.filter(**{column: workflow}, job__isnull=False).values("job"))
 
 
 def _nothing(wanted: JobFilter, value: Any) -> Q:
@@ -262,7 +264,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         help="jobs with these members in their meta", names={PRODUCER: "meta"},
     )  # fmt: skip
     workflow = Member(
-        IdFilterField, _of_workflow, index=Index.FEW,
+        WorkflowFilterField, _of_workflow, index=Index.FEW,
         help="members of this workflow", title=_("workflow"), example=_("its id"),
         names=dict.fromkeys(_BY_HAND, "workflow"),
     )  # fmt: skip

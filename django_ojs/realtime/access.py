@@ -39,6 +39,7 @@ from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
 from django_ojs.realtime.sse import in_thread
+from django_ojs.workflows.workflow import identify
 
 logger = get_logger(__name__)
 
@@ -99,6 +100,9 @@ class Caller:
             permissions.check_type(self.request, job_type)
         if asked.job is not None:
             await in_thread(partial(self._check_job, asked.job))
+        if asked.workflows:
+            known = await in_thread(lambda: tuple(map(identify, asked.workflows)))
+            asked.wanted = dataclasses.replace(asked.wanted, workflow_ids=known)
         self.narrow(asked)
 
     def narrow(self, asked: Subscribe) -> None:

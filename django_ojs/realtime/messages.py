@@ -33,7 +33,7 @@ _CHANNELS = 'Send a channel ("events", "all", "queue:NAME" or "job:ID"), or a fi
 _WORDS = frozenset(
     {"invalid_request", "not_found", "unknown_event_id", "permission_denied", "too_many_subscriptions"}
 )  # fmt: skip
-_DIMENSIONS = ("queues", "job_types", "sources", "job_ids", "workflow_ids")
+_DIMENSIONS = ("queues", "job_types", "sources", "job_ids")
 
 
 class MessageDialect(enum.Enum):
@@ -53,6 +53,7 @@ class Subscribe:
     wanted: Filter
     after: str | None
     shown: dict[str, Any]  #: what the acknowledgement repeats
+    workflows: tuple[str, ...] = ()  #: as the filter names them; `permit` puts them into `wanted`
     interval: float = 0.0  #: seconds after an event for which it wants no other
 
     @property
@@ -144,8 +145,9 @@ def _subscribe(message: dict[str, Any]) -> Subscribe:
     given = _object(message, "filter")
     identity = f"sub_{new_id()}"
     return Subscribe(
-        MessageDialect.EVENTS, identity, identity, EVENTS, _filter(given), _after(message), {"filter": given}
-    )
+        MessageDialect.EVENTS, identity, identity, EVENTS, _filter(given), _after(message), {"filter": given},
+        _texts(given, "workflow_ids"),
+    )  # fmt: skip
 
 
 def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
@@ -175,14 +177,16 @@ def _proposal(message: dict[str, Any]) -> Subscribe:
     identity = _text(message, "subscription_id") or f"sub_{new_id()}"
     shown = {"filter": given, "filters": given}
     key = f"client {identity}"
-    return Subscribe(MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given), _after(message), shown)
+    return Subscribe(
+        MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given), _after(message), shown,
+        _texts(given, "workflow_ids"),
+    )  # fmt: skip
 
 
 def _filter(given: dict[str, Any]) -> Filter:
     types = _texts(given, FILTER.name_in(given, "event_types"))
     dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
-    for name in ("job_ids", "workflow_ids"):
-        dimensions[name] = tuple(_uuid(name, value) for value in dimensions[name])
+    dimensions["job_ids"] = tuple(_uuid("job_ids", value) for value in dimensions["job_ids"])
     return Filter(types=types, **dimensions)
 
 

@@ -26,7 +26,8 @@ KINDS = ("chain", "group", "batch")
 MAX_DEPTH = 10  #: nested workflows, the outermost included
 MAX_NAME = 255
 
-_CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+#: An id that a client may give a workflow.
+CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -247,7 +248,14 @@ def _check_job(step: PlannedStep, now: dt.datetime, read: Callable[..., JobSpec]
 
 def _own_id(document: dict[str, Any]) -> str:
     given = document.get("id")
-    return given if isinstance(given, str) and _CLIENT_ID.fullmatch(given) else ""
+    return given if isinstance(given, str) and CLIENT_ID.fullmatch(given) else ""
+
+
+def check_id(given: str) -> str:
+    """The id that a caller wants a workflow to have. Raises InvalidWorkflow for one that `parse` would pass over."""
+    if not CLIENT_ID.fullmatch(given):
+        raise workflow_fault("$.id", "must be 1 to 128 letters, digits, '.', '_', ':' or '-'", received=given)
+    return given
 
 
 def _name(document: dict[str, Any]) -> str:

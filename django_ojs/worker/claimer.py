@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from django_ojs import outbox
 from django_ojs.client.context import CONTEXT_COLUMNS, Link
 from django_ojs.conf import ojs_settings
 from django_ojs.faults import may_be_done
@@ -186,6 +187,7 @@ class Claimer(Service):
         if len(short) == len(self._types) and not alone:
             free, ahead = free + ahead, 0
         free, ahead = _one_of_few(free), _one_of_few(ahead)
+        relayed = self._relay() if self._until_empty and not alone else 0
         found = self._claim(free, self._types) if free > 0 else 0
         if ahead > 0 and found == free:
             more = self._claim(ahead, short)
@@ -193,8 +195,15 @@ class Claimer(Service):
         if alone and not found and not self._suspects.only:
             self._suspects.end()
             return
-        self._finish_if(was_idle=was_idle, found=found)
+        self._finish_if(was_idle=was_idle, found=found + relayed)
         self._told = found >= free or self._waker.wait(found=bool(found))
+
+    def _relay(self) -> int:
+        """Take what waits in the outbox to the jobs, so that the claim that follows sees it; return how much it was."""
+        try:
+            return persist(lambda: outbox.relay(using=self._using), self._using, self.stopping)
+        except GaveUp:
+            return 0
 
     def _capped(self, room: int, planned: int) -> int:
         """No more than `max_jobs` allows beside those that are planned already."""

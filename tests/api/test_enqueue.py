@@ -23,6 +23,7 @@ from django_ojs import (
     WorkflowFailed,
     aenqueue,
     aget_job,
+    batch,
     chain,
     enqueue,
     enqueue_after_commit,
@@ -34,11 +35,12 @@ from django_ojs import (
 )
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import JobDropped
-from django_ojs.errors import Duplicate, InvalidStateTransition, NotFound
+from django_ojs.client.workflow import PreparedWorkflow
+from django_ojs.errors import Duplicate, InvalidStateTransition, InvalidWorkflow, NotFound
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.middleware import enqueue_chain
-from django_ojs.models import Job
+from django_ojs.models import Job, Workflow
 from django_ojs.registry import Registry
 
 pytestmark = pytest.mark.django_db
@@ -304,6 +306,24 @@ def test_waiting_for_a_workflow_that_failed_does_not_pass_for_success(send: Any)
     with pytest.raises(WorkflowCancelled, match=r"is cancelled\.$"):
         unwanted.wait(timeout=0)
     assert unwanted.wait(raise_error=False).state == "cancelled"
+
+
+@pytest.mark.parametrize("own", ["order 17", "", "ü", "x" * 129])
+def test_an_id_that_no_workflow_can_have_is_refused_and_not_replaced(send: Any, own: str) -> None:
+    with pytest.raises(InvalidWorkflow, match="128 letters"):
+        chain(send.s("a", "b")).enqueue(id=own)
+    assert not Workflow.objects.exists()
+
+
+def test_a_job_of_a_workflow_cannot_have_an_id_of_the_callers(send: Any) -> None:
+    named = send.options(id=uuid.UUID("01990000-0000-7000-8000-000000000001")).s("a", "b")
+    for make in (
+        lambda: chain(named),
+        lambda: batch(send.s("a", "b"), on_success=named),
+        lambda: PreparedWorkflow.graph({"a": named}, after={}),
+    ):
+        with pytest.raises(TypeError, match="makes the ids of its jobs"):
+            make()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -160,6 +160,18 @@ def test_what_cannot_be_looked_for_is_refused(arguments: tuple[str, str]) -> Non
         run("ojs_jobs", "list", *arguments)
 
 
+def test_members_of_a_workflow_also_by_the_id_that_its_client_gave_it() -> None:
+    enqueue("mail.send")
+    flow = workflow.create({"id": "order-17", "type": "chain", "steps": [{"type": "mail.send", "args": []}]}).workflow
+    (member,) = Job.objects.filter(workflow_id=flow.pk).values_list("pk", flat=True)
+    for asked in ("order-17", str(flow.pk)):
+        wanted = JobFilter({"states": ["available"], "workflow": asked})
+        again = JobFilter.from_json(json.loads(json.dumps(wanted.to_json())))
+        assert [*again.jobs("default").values_list("pk", flat=True)] == [member]
+    with pytest.raises(CommandError, match="--workflow: 'order 17' must be an id"):
+        run("ojs_jobs", "list", "--workflow", "order 17")
+
+
 def test_a_filter_survives_being_written_down() -> None:
     now = clock.now()
     enqueue("mail.send", "a", tags=["t"], queue="q")

@@ -24,6 +24,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.management.commands import ojs_events
+from django_ojs.workflows import workflow
 
 
 def enqueue(name: str = "mail.send", **more: Any) -> Any:
@@ -72,6 +73,8 @@ class TestWhatItShows:
             (["--queues", "mail,default", "--types", "job.enqueued"], 2), (["--types", "queue.*"], 0),
         ):  # fmt: skip
             assert len(show(*arguments)) == expected, arguments
+        workflow.create({"id": "order-17", "type": "chain", "steps": [{"type": "a.b", "args": []}]})
+        assert len(show("--workflow", "order-17")) == 1
 
     def test_from_where_on(self, frozen_clock: Any) -> None:
         enqueue("a.old")
@@ -91,6 +94,7 @@ class TestWhatItShows:
         "arguments, word",
         [
             (["--since", "yesterday"], "--since"), (["--after", "nonsense"], "cursor"), (["--job", "7"], "--job"),
+            (["--workflow", "order-18"], "Workflow 'order-18' not found"),
             (["--limit", "0"], "--limit"),
         ],
     )  # fmt: skip

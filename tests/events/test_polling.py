@@ -14,6 +14,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job
+from django_ojs.workflows import workflow
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 from tests.operations.test_event_order import OpenTransaction
 
@@ -68,6 +69,18 @@ class TestPages:
         enqueue("a.other")
         body = api.get("/events", {"page": 1, "queues": "mail", "type": "job.*"}).json()
         assert (types(body), body["pagination"]["total"]) == (["a.mail"], 1)
+
+    def test_those_of_a_workflow_also_by_the_id_that_its_client_gave_it(self, api: Api) -> None:
+        enqueue("a.other")
+        flow = workflow.create({"id": "Order:17", "type": "chain", "steps": [{"type": "a.b", "args": []}]}).workflow
+        for asked in ("Order:17", str(flow.pk)):
+            for query in ({}, {"page": 1}):
+                found = api.get("/events", {"workflow_id": asked, **query}).json()["events"]
+                assert [event["data"]["workflow_id"] for event in found] == [str(flow.pk)]
+            found = api.get("/history", {"workflow_id": asked}).json()["events"]
+            assert [event["data"]["workflow_id"] for event in found] == [str(flow.pk)]
+        for unknown in ("order:17", "a b", "\0"):
+            error_of(api.get("/events", {"workflow_id": unknown}), 400, "invalid_request")
 
     @pytest.mark.parametrize("query", [{"page": 0}, {"page": "x"}, {"per_page": 0}, {"per_page": -1}])
     def test_nonsense_is_refused(self, api: Api, query: Any) -> None:

@@ -90,6 +90,13 @@ def test_a_job_comes_through_the_outbox_to_a_worker(site: Site) -> None:
     assert {job[2] for job in found["jobs"]} == {"completed"}
 
 
+def test_no_job_is_left_only_where_none_waits_in_the_outbox_either(site: Site) -> None:
+    ids = site.play("order", "a,b,c")
+    site.manage("ojs_worker", "--until-empty", "--no-scheduler", "-v0")
+    found = site.play("look")
+    assert ([[job[0], job[2]] for job in found["jobs"]], found["outbox"]) == ([[pk, "completed"] for pk in ids], [])
+
+
 @pytest.mark.wide
 def test_killed_between_push_and_delete_the_next_relay_makes_no_second_job(site: Site) -> None:
     ids = site.play("order", "a,b,c")

@@ -20,6 +20,7 @@ from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime import websocket as connection_module
 from django_ojs.realtime.hub import Hub
 from django_ojs.rules.ids import new_job_id
+from django_ojs.workflows import workflow
 from tests.realtime.conftest import do, enqueue
 from tests.realtime.sockets import Socket, connected
 
@@ -175,6 +176,18 @@ class TestDialects:
             assert [(f["type"], f["data"]["job_type"]) for f in frames] == [
                 ("job.enqueued", "c.d"), ("job.started", "a.b"), ("job.completed", "a.b")
             ]  # fmt: skip
+
+    async def test_a_workflow_by_the_id_that_its_client_gave_it(self) -> None:
+        document = {"type": "chain", "steps": [{"type": "a.b", "args": []}]}
+        async with connected() as socket:
+            for own in ({"id": "order:17"}, {}, {}):
+                flow = (await do(workflow.create, {**own, **document})).workflow
+            wanted = {"workflow_ids": ["order:17", str(flow.pk)], "event_types": ["workflow.completed"]}
+            assert (await subscribe(socket, filter=wanted))["filter"] == wanted
+            await complete(3)
+            assert [event["subject"] for event in await socket.events(2)] == ["order:17", str(flow.pk)]
+            answer = await socket.ask({"action": "subscribe", "filter": {"workflow_ids": ["order:18"]}})
+            assert (answer["code"], answer["message"]) == ("not_found", "Workflow 'order:18' not found.")
 
 
 class TestCursors:

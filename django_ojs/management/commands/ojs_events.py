@@ -22,6 +22,7 @@ from django_ojs.faults import passes
 from django_ojs.management.shell import ShellCommand, name_argument, one_line, refuse_unmigrated
 from django_ojs.rules import durations
 from django_ojs.rules.ids import parse_id
+from django_ojs.workflows.workflow import identify
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class Command(ShellCommand):
         parser.add_argument("--queues", type=name_argument, default="", help="queues, comma-separated")
         parser.add_argument("--job-types", type=name_argument, default="", help="job types, comma-separated")
         parser.add_argument("--job", default="", metavar="ID", help="one job")
-        parser.add_argument("--workflow", default="", metavar="ID", help="one workflow")
+        parser.add_argument("--workflow", type=name_argument, default="", metavar="ID", help="one workflow")
         parser.add_argument("--since", default="", help="how long ago (10m, 2h, PT10M) or when (2026-01-15T12:00:00Z)")
         parser.add_argument("--after", default="", metavar="ID", help="the events behind this one")
         parser.add_argument("--follow", "-f", action="store_true", help="go on as events happen")
@@ -157,17 +158,17 @@ def _filter(options: dict[str, Any]) -> Filter:
         types=several("types"),
         queues=several("queues"),
         job_types=several("job_types"),
-        job_ids=_identifier(options["job"], "--job"),
-        workflow_ids=_identifier(options["workflow"], "--workflow"),
+        job_ids=_job(options["job"]),
+        workflow_ids=(identify(options["workflow"]),) if options["workflow"] else (),
     )
 
 
-def _identifier(text: str, name: str) -> tuple[uuid.UUID, ...]:
+def _job(text: str) -> tuple[uuid.UUID, ...]:
     if not text:
         return ()
     found = parse_id(text.lower())
     if found is None:
-        raise CommandError(f"{name} takes an id such as 01976f5e-0000-7000-8000-000000000000, not {text!r}.")
+        raise CommandError(f"--job takes an id such as 01976f5e-0000-7000-8000-000000000000, not {text!r}.")
     return (found,)
 
 
