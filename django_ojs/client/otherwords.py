@@ -85,8 +85,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row(
             "`pay.enqueue(17)`", celery="`delay`, `send_task`", rq="`delay`, `enqueue`, `enqueue_call`",
             huey="`pay(17)`",
-            dramatiq="`send`", procrastinate="`defer`", tasks="`enqueue`", q2="`async_task`, `AsyncTask`",
-            background="`pay(17)`",
+            dramatiq="`send`", procrastinate="`defer`, `configure_task`", tasks="`enqueue`",
+            q2="`async_task`, `AsyncTask`", background="`pay(17)`",
             errors={
                 "handler": {_ENQUEUE: "delay send defer"}, "prepared": {_PREPARED: "delay send enqueue"},
                 "workflow": {_ENQUEUE: "delay run apply"},
@@ -99,7 +99,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "`pay.options(…).enqueue(17)`", celery="`apply_async`, `ClockedSchedule`", rq="`enqueue_in`, `enqueue_at`",
             huey="`schedule`",
             dramatiq="`send_with_options`", procrastinate="`configure`", tasks="`using`", background="`schedule=`",
-            scheduler="`DateTrigger`", q2="`Schedule.ONCE`",
+            scheduler="`DateTrigger`", q2="`Schedule.ONCE`, `q_options=`",
             errors={
                 "handler": {
                     _OPTIONS: "apply_async send_with_options", ".options(delay=...).enqueue(...)": "enqueue_in",
@@ -122,7 +122,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
                     "prepared": {_CALL: "apply"}},
         ),
         _row(
-            "`pay.s(17)`", celery="`s`, `si`, `signature`, `subtask`", huey="`s`",
+            "`pay.s(17)`", celery="`s`, `si`, `signature`, `subtask`, `Signature`", huey="`s`",
             dramatiq="`message`, `message_with_options`",
             errors={
                 "handler": {".s(...)": "si signature subtask message", ".options(...).s(...)": "message_with_options"},
@@ -140,17 +140,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             q2="`fetch`, `result`",
             errors={"handler": {_GET_JOB: "AsyncResult get_result"}, "module": {_GET_JOB: "AsyncResult fetch result"}},
         ),
+        _row("`get_workflow(id)`", celery="`GroupResult`", q2="`fetch_group`, `result_group`"),
     ),
     "Workflows": (
         _row(
             "`chain(a.s(), b.s()).enqueue()`", celery="`chain`, `link`, `set` of a signature is `.options()`",
-            rq="`depends_on`", huey="`then`, `pipeline`", dramatiq="`pipeline`, `pipe`",
+            rq="`depends_on`, `on_success`", huey="`then`, `pipeline`", dramatiq="`pipeline`, `pipe`",
             q2="`hook`, `async_chain`, `Chain`",
             errors={"prepared": {_CHAIN: "then link pipe"}, "module": {_CHAIN: "pipeline async_chain"}},
         ),
         _row(
             "`group(…)`, `batch(…, on_success=…)`", celery="`group`, `chord`", rq="`Group`", huey="`group`, `chord`",
-            dramatiq="`group`, `add_completion_callback`", q2="`async_iter`",
+            dramatiq="`group`, `add_completion_callback`", q2="`async_iter`, `group=`",
             errors={"module": {"batch(first.s(...), second.s(...), on_success=then.s(...)).enqueue()": "chord"}},
         ),
         _row(
@@ -164,8 +165,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     "Inside a handler": (
         _row(
             "a first parameter `context`", celery="`bind=True`, `request`, `current_task`", rq="`get_current_job()`",
-            huey="`context=True`", dramatiq="`CurrentMessage`", procrastinate="`pass_context=True`",
-            tasks="`takes_context=True`, `task_result`",
+            huey="`context=True`", dramatiq="`CurrentMessage`", procrastinate="`pass_context=True`, `JobContext`",
+            tasks="`takes_context=True`, `task_result`, `TaskContext`",
             errors={
                 "handler": {"a first parameter, context": "request"},
                 "context": {".id, .attempt, .meta": "request", ".id, .attempt, .job": "task_result"},
@@ -179,7 +180,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             errors={"context": {".attempt, or .is_last_attempt": "retries", ".attempt": "attempts"}},
         ),
         _row(
-            "`raise Retry(after=…)`", celery="`retry`", rq="`Retry`", huey="`RetryTask`", dramatiq="`Retry`",
+            "`raise Retry(after=…)`", celery="`retry`, `Retry`", huey="`RetryTask`", dramatiq="`Retry`",
             errors={"handler": {"raise Retry(after=...)": "retry"}, "context": {"raise Retry(after=...)": "retry"},
                     "module": {"raise Retry(after=...)": "RetryTask"}},
         ),
@@ -196,7 +197,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             errors={"handler": {_PROGRESS: "update_state"},
                     "context": {".progress(percent, message)": "update_state", ".progress(...)": "save_meta"}},
         ),
-        _row("`context.is_cancelled`", celery="`is_aborted`", dramatiq="`abort_requested`",
+        _row("`context.is_cancelled`", celery="`is_aborted`", dramatiq="`abort_requested`, `Abort`",
              procrastinate="`should_abort`", errors={"context": {".is_cancelled": "should_abort is_aborted"}}),
         _row("enqueue the other job, and return", celery="`replace`",
              errors={"context": {"other.enqueue(...), and return": "replace"}}),
@@ -221,7 +222,8 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row("`handle.error`", celery="`traceback`", rq="`exc_info`", tasks="`errors`", background="`last_error`",
              errors={"handle": {'.error["backtrace"]': "traceback", ".error": "exc_info"}}),
         _row(
-            "`handle.cancel()`", celery="`revoke`", rq="`cancel`", huey="`revoke`, `revoke_by_id`, `revoke_all`",
+            "`handle.cancel()`", celery="`revoke`", rq="`cancel`, `send_stop_job_command`",
+            huey="`revoke`, `revoke_by_id`, `revoke_all`",
             dramatiq="`abort`", procrastinate="`cancel_job_by_id`",
             errors={"handler": {"get_job(id).cancel()": "revoke"}, "handle": {".cancel()": "revoke abort"}},
         ),
@@ -230,7 +232,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row("`handle.id`", celery="`task_id`", rq="`job_id`", huey="`id`", dramatiq="`message_id`", tasks="`id`",
              errors={"handle": {".id": "task_id job_id message_id"}}),
         _row(
-            "`django_ojs.models.Job`", celery="`TaskResult`", rq="`Job`", dramatiq="`Task`",
+            "`django_ojs.models.Job`", celery="`TaskResult`", rq="`Job`", dramatiq="`Task`", tasks="`DBTaskResult`",
             procrastinate="`ProcrastinateJob`",
             q2="`Task`, `Success`, `Failure`, `OrmQ`", background="`Task`, `CompletedTask`",
             scheduler="`DjangoJob`, `DjangoJobExecution`",
@@ -245,30 +247,34 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row("`delay=`", celery="`countdown=`", procrastinate="`schedule_in=`", huey="`delay=`",
              dramatiq="`delay=` in milliseconds", errors={"option": {"delay": "countdown schedule_in"}}),
         _row("`at=`", celery="`eta=`", huey="`eta=`", procrastinate="`schedule_at=`", tasks="`run_after=`",
-             background="`run_at=`", errors={"option": {"at": "eta schedule_at run_after run_at"}}),
+             background="`run_at=`", scheduler="`run_date=`",
+             errors={"option": {"at": "eta schedule_at run_after run_at"}}),
         _row("`expires_at=`, `enqueue_ttl=`", celery="`expires=`", huey="`expires=`", rq="`ttl=`",
              dramatiq="`max_age=`", scheduler="`misfire_grace_time=`",
              errors={"option": {"expires_at": "expires", "enqueue_ttl": "ttl"}}),
-        _row("`queue=`", celery="`routing_key=`", dramatiq="`queue_name=`", tasks="`queue_name=`",
-             errors={"option": {"queue": "queue_name routing_key"}}),
+        _row("`queue=`", celery="`routing_key=`", rq="`queue_name=`", dramatiq="`queue_name=`", tasks="`queue_name=`",
+             q2="`cluster=`", errors={"option": {"queue": "queue_name routing_key"}}),
         _row("`priority=`", rq="`at_front=`", errors={"option": {"priority": "at_front"}}),
         _row("`timeout=`", celery="`time_limit=`, `soft_time_limit=`", rq="`job_timeout=`", dramatiq="`time_limit=`",
              errors={"option": {"timeout": "time_limit soft_time_limit job_timeout"}}),
         _row(
             "`retry={…}`", celery="`max_retries=`, `autoretry_for=`, `dont_autoretry_for=`, `default_retry_delay=`, "
             "`retry_backoff=`, `retry_backoff_max=`, `retry_jitter=`, `retry_kwargs=`",
-            huey="`retries=`, `retry_delay=`",
+            rq="`Retry`", huey="`retries=`, `retry_delay=`, `retry_backoff=`", procrastinate="`RetryStrategy`",
             dramatiq="`max_retries=`, `min_backoff=`, `max_backoff=`, `throws=`",
             errors={"option": {"retry": "retries max_retries autoretry_for retry_backoff retry_delay min_backoff "
                                         "max_backoff"}},
         ),
         _row("`retry_if=`", dramatiq="`retry_when=`", errors={"option": {"retry_if": "retry_when"}}),
-        _row("`unique=`", procrastinate="`queueing_lock=`", background="`remove_existing_tasks=`",
+        _row("`unique=`", procrastinate="`queueing_lock=`", background="`remove_existing_tasks=`, `TaskSchedule`",
              errors={"option": {"unique": "queueing_lock"}}),
+        _row("`Duplicate`, of `unique=`", procrastinate="`AlreadyEnqueued`"),
         _row('`rate_limit={"key": …, "concurrency": 1}`; in a handler `with lock("x", timeout="10m")`',
-             celery="`rate_limit=`", procrastinate="`lock=`", huey="`lock_task`", scheduler="`max_instances=`",
-             dramatiq="`ConcurrentRateLimiter`, `WindowRateLimiter`, `BucketRateLimiter`",
+             celery="`rate_limit=`", rq="`RateLimit`", procrastinate="`lock=`", huey="`lock_task`, `rate_limit`",
+             scheduler="`max_instances=`", dramatiq="`ConcurrentRateLimiter`, `WindowRateLimiter`, `BucketRateLimiter`",
              errors={"option": {"rate_limit": "lock"}}),
+        _row("`tags=[…]`, `meta={…}`", rq="`description=`", q2="`task_name=`",
+             background="`verbose_name=`, `creator=`"),
         _row("`id=`, a UUIDv7", celery="`task_id=`", rq="`job_id=`", errors={"option": {"id": "task_id job_id"}}),
         _row("`context=`, or a first parameter of that name", celery="`bind=`", procrastinate="`pass_context=`",
              tasks="`takes_context=`", errors={"option": {"context": "bind pass_context takes_context"}}),
@@ -281,9 +287,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row(
             '`@job("order.pay", cron="0 9 * * *")`',
             celery="`CELERY_BEAT_SCHEDULE`, `beat_schedule`, `add_periodic_task`",
-            rq="`Repeat`, `cron`", huey="`@periodic_task`, `@db_periodic_task`", dramatiq="`periodic=`, `cron`",
-            procrastinate="`@app.periodic`",
-            background="`repeat=`, `repeat_until=`", scheduler="`add_job`, `@scheduled_job`, `@register_job`",
+            rq="`Repeat`, `cron`, `register`", huey="`@periodic_task`, `@db_periodic_task`",
+            dramatiq="`periodic=`, `cron`", procrastinate="`@app.periodic`",
+            background="`repeat=`", scheduler="`add_job`, `@scheduled_job`, `@register_job`",
             errors={
                 "option": {"cron": "crontab periodic"},
                 "module": {_SCHEDULE: "periodic_task db_periodic_task crontab add_periodic_task"},
@@ -291,20 +297,26 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         _row(
             '`register_schedule("pay-17", pay.s(17), cron=…)`, while the site runs',
-            celery="`PeriodicTask`", q2="`schedule`, `Schedule`", scheduler="`reschedule_job`",
+            celery="`PeriodicTask`, `RedBeatSchedulerEntry`", q2="`schedule`, `Schedule`",
+            procrastinate="`periodic_id=`", scheduler="`reschedule_job`, `modify_job`",
             errors={"module": {'register_schedule("pay-17", handler.s(17), cron="0 9 * * *"), or @job(cron=...)':
                                "schedule Schedule PeriodicTask"}},
         ),
         _row('`delete_schedule("pay-17")`', scheduler="`remove_job`"),
+        _row("nothing: a schedule goes on until it is deleted", rq="`repeat=`", q2="`repeats=`",
+             background="`repeat_until=`", scheduler="`end_date=`"),
         _row("`validate_cron`, of a field", q2="`validate_cron`"),
         _row('`cron="0 9 * * *"`, with `timezone=` if it was not read in UTC',
              celery="`crontab`, `CrontabSchedule`", huey="`crontab`", scheduler="`CronTrigger`",
              q2="`Schedule.CRON`, `HOURLY`, `DAILY`, `WEEKLY`, `MONTHLY`, `QUARTERLY`, `YEARLY`",
              background="`Task.HOURLY`, `DAILY`, `WEEKLY`"),
-        _row('`cron="@every 90m"`', celery="`IntervalSchedule`", scheduler="`IntervalTrigger`",
-             q2="`Schedule.MINUTES`, `BIWEEKLY`", background="`EVERY_2_WEEKS`, `EVERY_4_WEEKS`"),
-        _row("the workers: one of them leads", celery="`beat`, `CELERY_BEAT_…`", rq="`Scheduler`, `get_scheduler`",
+        _row('`cron="@every 90m"`', celery="`IntervalSchedule`, `schedule`", rq="`schedule`, `interval=`",
+             scheduler="`IntervalTrigger`", q2="`Schedule.MINUTES`, `BIWEEKLY`",
+             background="`EVERY_2_WEEKS`, `EVERY_4_WEEKS`"),
+        _row("the workers: one of them leads", celery="`beat`, `CELERY_BEAT_…`",
+             rq="`Scheduler`, `get_scheduler`, `CronScheduler`", dramatiq="`PeriodiqMiddleware`",
              scheduler="`BackgroundScheduler`, `BlockingScheduler`, `AsyncIOScheduler`, `DjangoJobStore`"),
+        _row("`ojs_cron list`", scheduler="`get_jobs`"),
         _row("`ojs_cron disable`, `enable`", scheduler="`pause_job`, `resume_job`"),
     ),
     "Settings and processes": (
@@ -314,19 +326,27 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
              huey="`HUEY`, `RedisHuey`, `SqliteHuey`, `PriorityRedisHuey`", dramatiq="`DRAMATIQ_BROKER`, "
              "`DRAMATIQ_RESULT_BACKEND`, `RedisBroker`, `RabbitmqBroker`, `set_broker`",
              procrastinate="`App`, `app`, `PsycopgConnector`, `DjangoConnector`", q2="`Q_CLUSTER`"),
+        _row("`TASKS` with `django_ojs.tasks.OJSBackend`", tasks="`TASKS`"),
         _row("`queue=` of a handler", celery="`CELERY_TASK_ROUTES`, `CELERY_TASK_QUEUES`, "
-             "`CELERY_TASK_DEFAULT_QUEUE`, `task_routes`"),
+             "`CELERY_TASK_DEFAULT_QUEUE`, `task_routes`, `Queue`, `Exchange`"),
         _row("options of each `@job`", celery="`CELERY_TASK_ANNOTATIONS`"),
         _row("`priority=` of a handler: higher is more urgent, and 0 is in the middle",
-             celery="`CELERY_TASK_DEFAULT_PRIORITY`, `CELERY_TASK_QUEUE_MAX_PRIORITY`"),
-        _row("`timezone=` of a schedule", celery="`CELERY_TIMEZONE`"),
+             celery="`CELERY_TASK_DEFAULT_PRIORITY`, `CELERY_TASK_QUEUE_MAX_PRIORITY`",
+             background="`BACKGROUND_TASK_PRIORITY_ORDERING`"),
+        _row("`timezone=` of a schedule", celery="`CELERY_TIMEZONE`", rq="`use_local_timezone=`"),
         _row('`OJS["DEFAULT_TIMEOUT"]`', celery="`CELERY_TASK_TIME_LIMIT`, `CELERY_TASK_SOFT_TIME_LIMIT`"),
         _row('`OJS["RETRY"]`', background="`MAX_ATTEMPTS = 25`"),
         _row('`OJS["RESULT_TTL"]`; 0 keeps no results', celery="`CELERY_RESULT_EXPIRES`, `CELERY_TASK_IGNORE_RESULT`"),
+        _row('`OJS["RETENTION"]`', rq="`failure_ttl=`", procrastinate="`remove_old_jobs`",
+             scheduler="`delete_old_job_executions`"),
+        _row("the dead letters, in the admin and by `ojs_dead_letter`", rq="`FailedJobRegistry`"),
         _row("the fixture `ojs_inline`", celery="`CELERY_TASK_ALWAYS_EAGER`, `CELERY_TASK_EAGER_PROPAGATES`",
-             huey="`immediate`", dramatiq="`StubBroker`"),
+             rq="`is_async=`", huey="`immediate`", q2="`sync=`"),
+        _row("the fixtures `ojs_fake`, `ojs_worker`", dramatiq="`StubBroker`", procrastinate="`InMemoryConnector`"),
         _row("`ojs_worker --concurrency`", celery="`CELERY_WORKER_CONCURRENCY`",
-             background="`BACKGROUND_TASK_RUN_ASYNC`, `BACKGROUND_TASK_ASYNC_THREADS`"),
+             background="`BACKGROUND_TASK_RUN_ASYNC`, `BACKGROUND_TASK_ASYNC_THREADS`",
+             scheduler="`ThreadPoolExecutor`"),
+        _row("`ojs_worker --processes`", scheduler="`ProcessPoolExecutor`"),
         _row("`ojs_worker --max-jobs`, `--max-memory`",
              celery="`CELERY_WORKER_MAX_TASKS_PER_CHILD`, `CELERY_WORKER_MAX_MEMORY_PER_CHILD`"),
         _row("nothing: arguments and results are JSON", celery="`CELERY_ACCEPT_CONTENT`, `CELERY_TASK_SERIALIZER`, "
@@ -334,17 +354,22 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _row("nothing: it is always so, or not needed", celery="`CELERY_ACKS_LATE`, `CELERY_TASK_ACKS_LATE`, "
              "`CELERY_TASK_REJECT_ON_WORKER_LOST`, `CELERY_TASK_TRACK_STARTED`, `CELERY_TASK_CREATE_MISSING_QUEUES`, "
              "`CELERY_TASK_SEND_SENT_EVENT`, `CELERY_WORKER_PREFETCH_MULTIPLIER`, `CELERY_WORKER_SEND_TASK_EVENTS`, "
-             "`CELERY_WORKER_HIJACK_ROOT_LOGGER`, `CELERY_ENABLE_UTC`"),
+             "`CELERY_WORKER_HIJACK_ROOT_LOGGER`, `CELERY_ENABLE_UTC`", background="`MAX_RUN_TIME = 3600`",
+             procrastinate="`get_stalled_jobs`",
+             scheduler="`coalesce=`, `replace_existing=`, `@close_old_connections`"),
         _row("`LOGGING` of Django, which workers follow", celery="`setup_logging`, `after_setup_logger`"),
         _row("nothing: the pages in the admin", celery="`PeriodicTaskAdmin`, `PeriodicTaskForm`, "
              "`CrontabScheduleAdmin`, `IntervalScheduleAdmin`, `ClockedScheduleAdmin`, `TaskSelectWidget`"),
         _row("`worker_started`, `worker_stopped`",
-             celery="`worker_init`, `worker_ready`, `worker_process_init`, `worker_process_shutdown`, "
-                    "`worker_shutdown`",
+             celery="`celeryd_after_setup`, `worker_init`, `worker_ready`, `worker_process_init`, "
+                    "`worker_process_shutdown`, `worker_shutdown`",
              huey="`on_startup`, `on_shutdown`"),
-        _row("middleware, `job_failed`", celery="`task_prerun`, `task_postrun`, `task_failure`, `task_success`",
+        _row("middleware, `job_failed`", celery="`task_prerun`, `task_postrun`, `task_failure`, `task_success`, "
+             "`task_retry`, `before_task_publish`, `after_task_publish`",
              huey="`signal`, `pre_execute`, `post_execute`", dramatiq="`Middleware`",
-             background="`task_started`, `task_successful`, `task_error`, `task_failed`"),
+             q2="`pre_enqueue`, `pre_execute`, `post_execute`",
+             background="`task_created`, `task_started`, `task_successful`, `task_error`, `task_rescheduled`, "
+             "`task_failed`", scheduler="`add_listener`"),
         _row("a plain function, and what several share in a function of its own", celery="`Task`"),
         _row("`logging`, which is kept with the job", celery="`get_task_logger`"),
     ),

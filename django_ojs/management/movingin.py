@@ -25,10 +25,13 @@ _TELLING = frozenset(
         "add_job", "scheduled_job",
     }
 )  # fmt: skip
-#: Calls whose keywords are options of a job, and of these the ones that take nothing else.
+#: Calls whose keywords are options of a job or a schedule, and of these the ones that take nothing else.
 _OPTIONS = frozenset(
-    {"apply_async", "send_with_options", "configure", "using", "enqueue", "enqueue_call", "async_task", "add_job"}
-)
+    {
+        "apply_async", "send_with_options", "configure", "using", "enqueue", "enqueue_call", "enqueue_at", "enqueue_in",
+        "schedule", "cron", "async_task", "add_job",
+    }
+)  # fmt: skip
 _ONLY_OPTIONS = frozenset({"apply_async", "send_with_options"})
 #: Options that are called so here, too, or that hold the arguments.
 _SAME = frozenset({"queue", "priority", "args", "kwargs", "timeout", "timezone", "cron"})
@@ -40,6 +43,9 @@ _CALLED = frozenset({"huey", "background"})
 _SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
 #: What becomes of a word in a migration, which Django runs in every empty database.
 _IN_MIGRATION = "nothing in a migration, but it keeps the package; see Migrations in docs/coming-from/index.md"
+#: Fields of a schedule, and what to say where it restricts two of them.
+_DAYS = frozenset({"day", "day_of_month", "day_of_week"})
+_ONE_IS_ENOUGH = "of two days one is enough here; see Days of schedules in docs/coming-from/index.md"
 #: Names, by the queue that they come from.
 Names = dict[str, str]
 
@@ -120,6 +126,17 @@ def _setting_word(queue: str, name: str) -> Word | None:
     """The word of a setting: its own, or one that stands for all that begin so."""
     begin = (one for one in _WORDS[queue] if one.word.endswith("_") and name.startswith(one.word))
     return _word(queue, name) or next(begin, None)
+
+
+def _conf_word(queue: str, name: str) -> Word | None:
+    """The word of a setting of an app (`app.conf.timezone`), which Django's settings have with a prefix."""
+    prefixed = (_setting_word(queue, f"{prefix}{name.upper()}") for prefix in QUEUES[queue].settings)
+    return _word(queue, name) or next(prefixed, None)
+
+
+def _is_open(field: ast.expr) -> bool:
+    """Whether a field of a schedule restricts nothing, or both rules about two days agree (`*/2`)."""
+    return isinstance(field, ast.Constant) and (field.value is None or str(field.value).startswith("*"))
 
 
 def _dotted(node: ast.AST) -> list[str]:
@@ -249,6 +266,7 @@ class _Reader(ast.NodeVisitor):
             self._note(decorator, queue, f"@{'.'.join(_dotted(decorator))}", ours)
             if isinstance(decorator, ast.Call):
                 self._options(decorator, queue, unknown=queue != "scheduler")
+                self._days(decorator, queue)
                 for child in (*decorator.args, *decorator.keywords):
                     self.visit(child)
                 if node.args.args and any(one.arg in _BINDING for one in decorator.keywords):
@@ -290,7 +308,18 @@ class _Reader(ast.NodeVisitor):
                 self._options(node, task, unknown=False)
         if queue and name in _OPTIONS:
             self._options(node, queue, unknown=name in _ONLY_OPTIONS)
+        if queue and _dotted(called)[1:] == ["conf", "update"]:
+            for keyword in node.keywords:
+                if keyword.arg:
+                    word = _conf_word(queue, keyword.arg)
+                    self._note(keyword, queue, f"{keyword.arg}=", word.ours if word else "")
+        self._days(node, queue)
         self.generic_visit(node)
+
+    def _days(self, node: ast.Call, queue: str) -> None:
+        days = [one for one in node.keywords if one.arg in _DAYS and not _is_open(one.value)]
+        if queue and len(days) > 1:
+            self._note(node, queue, f"{days[0].arg}=, {days[1].arg}=", _ONE_IS_ENOUGH)
 
     def _options(self, node: ast.Call, queue: str, *, unknown: bool) -> None:
         for keyword in node.keywords:
@@ -329,7 +358,7 @@ class _Reader(ast.NodeVisitor):
         names = _dotted(target) or [""]
         if len(names) == 3 and names[1] == "conf" and (queue := self._objects.get(names[0], "")):
             if not _word(queue, names[2]):  # else the attribute is noted
-                word = next((_setting_word(queue, f"{one}{names[2].upper()}") for one in QUEUES[queue].settings), None)
+                word = _conf_word(queue, names[2])
                 self._note(target, queue, ".".join(names), word.ours if word else "")
         elif len(names) == 1 and names[0].isupper():
             for queue, facts in QUEUES.items():

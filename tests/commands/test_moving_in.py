@@ -21,6 +21,8 @@ TREES = {
                 app = Celery("shop")
                 app.conf.beat_schedule = {"daily": {"task": "shop.tasks.pay", "schedule": crontab(hour=9)}}
                 app.conf.timezone = "Europe/Paris"
+                app.conf.update(task_always_eager=True, task_routes={}, worker_pool="solo", **more)
+                crontab(0, 9, day_of_month="1-7", day_of_week="mon"), crontab(day_of_month="*/2", day_of_week="mon")
             """,
             "shop/settings.py": """\
                 CELERY_TASK_ALWAYS_EAGER: bool = True
@@ -59,6 +61,14 @@ TREES = {
             ("shop/celery.py:4", ".beat_schedule", '@job("order.pay", cron="0 9 * * *")'),
             ("shop/celery.py:4", "crontab", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
             ("shop/celery.py:5", "app.conf.timezone", "timezone= of a schedule"),
+            ("shop/celery.py:6", "task_always_eager=", "the fixture ojs_inline"),
+            ("shop/celery.py:6", "task_routes=", "queue= of a handler"),
+            ("shop/celery.py:6", "worker_pool=", ""),
+            ("shop/celery.py:7", "crontab", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
+            (
+                "shop/celery.py:7", "day_of_month=, day_of_week=",
+                "of two days one is enough here; see Days of schedules in docs/coming-from/index.md",
+            ),
             ("shop/settings.py:1", "CELERY_TASK_ALWAYS_EAGER", "the fixture ojs_inline"),
             ("shop/settings.py:2", "CELERY_ENABLE_UTC", "nothing: it is always so, or not needed"),
             ("shop/settings.py:3", "CELERY_REDIS_MAX_CONNECTIONS", "nothing: the site's own database"),
@@ -101,8 +111,28 @@ TREES = {
                     queue.enqueue(mail, 17, job_timeout=60, own=True)
                     django_rq.enqueue(mail, 17)
             """,
+            "plans.py": """\
+                import django_rq, rq
+                scheduler = django_rq.get_scheduler("default")
+                scheduler.schedule(now, pay, interval=90, repeat=3, queue_name="payments")
+                scheduler.cron("0 9 * * *", pay, use_local_timezone=True)
+                scheduler.enqueue_at(now, pay, 17)
+                scheduler.enqueue_in(later, pay, 17, job_id="x")
+                queue.enqueue(pay, retry=rq.Retry(max=3))
+            """,
         },
         [
+            ("plans.py:2", ".get_scheduler", "the workers: one of them leads"),
+            ("plans.py:3", ".schedule", 'cron="@every 90m"'),
+            ("plans.py:3", "interval=", 'cron="@every 90m"'),
+            ("plans.py:3", "queue_name=", "queue="),
+            ("plans.py:3", "repeat=", "nothing: a schedule goes on until it is deleted"),
+            ("plans.py:4", ".cron", '@job("order.pay", cron="0 9 * * *")'),
+            ("plans.py:4", "use_local_timezone=", "timezone= of a schedule"),
+            ("plans.py:5", ".enqueue_at", "pay.options(…).enqueue(17)"),
+            ("plans.py:6", ".enqueue_in", "pay.options(…).enqueue(17)"),
+            ("plans.py:6", "job_id=", "id=, a UUIDv7"),
+            ("plans.py:7", ".Retry", "retry={…}"),
             ("tasks.py:4", "@job", '@job("order.pay")'),
             ("tasks.py:6", ".save_meta", 'context.progress(40, "…", data={…})'),
             ("tasks.py:6", "get_current_job", "a first parameter context"),
@@ -137,6 +167,7 @@ TREES = {
             ("tasks.py:5", "crontab", 'cron="0 9 * * *", with timezone= if it was not read in UTC'),
             ("views.py:2", "charge(...)", "charge.enqueue(...), if it shall be a job"),
             ("views.py:3", ".schedule", "pay.options(…).enqueue(17)"),
+            ("views.py:3", "delay=", "delay="),
             ("views.py:4", ".call_local", "pay(17) runs here and now"),
         ],
     ),

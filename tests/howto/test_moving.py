@@ -6,6 +6,7 @@ The other packages are not here. What a block uses of one is played by a few row
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from django_ojs.cron.runs import trigger
 from django_ojs.models import CronSchedule, Job
+from django_ojs.rules.cron import parse_expression
 from tests.howto.pages import Reader
 from tests.howto.test_pages import PAYMENTS
 from tests.tasks.api import task
@@ -112,8 +114,12 @@ def test_celery(page: Reader) -> None:
     daily = SimpleNamespace(
         minute="0", hour="7", day_of_month="*", month_of_year="*", day_of_week="*", timezone="Europe/Paris"
     )
+    odd_mondays = SimpleNamespace(**{**vars(daily), "day_of_month": "*/2", "day_of_week": "mon"})
+    first_monday = SimpleNamespace(**{**vars(odd_mondays), "day_of_month": "1-7"})
     plans = rows(
         {**plan, "name": "Pay: daily", "crontab": daily},
+        {**plan, "name": "odd Mondays", "crontab": odd_mondays},
+        {**plan, "name": "first Monday", "crontab": first_monday},
         {**plan, "name": "other", "task": "shop.tasks.other", "crontab": daily},
         {**plan, "name": "tonight", "one_off": True, "crontab": daily},
         {**plan, "name": "later", "one_off": True, "clocked": SimpleNamespace(clocked_time=AT)},
@@ -126,9 +132,24 @@ def test_celery(page: Reader) -> None:
     })  # fmt: skip
     page.move("coming-from/celery")
     assert (moved(), revoked) == ([LATER, LATER], ["a"])
-    made = CronSchedule.objects.filter(name="pay-daily").values_list("expression", "timezone").get()
-    assert made == ("0 7 * * *", "Europe/Paris")
-    assert [one.name for one in plans] == ["other", "tonight", "over"]
+    made = CronSchedule.objects.filter(timezone="Europe/Paris").order_by("name").values_list("name", "expression")
+    assert list(made) == [("odd-mondays", "0 7 */2 * mon"), ("pay-daily", "0 7 * * *")]
+    assert [one.name for one in plans] == ["first Monday", "other", "tonight", "over"]
+
+
+@pytest.mark.parametrize(
+    "expression, days",
+    [
+        ("0 9 * * 1#1", range(1, 8)), ("0 9 * * 1#2", range(8, 15)),
+        ("0 9 * * 1#1,1#3", [*range(1, 8), *range(15, 22)]), ("0 9 */2 * mon", range(1, 32, 2)),
+    ],
+)  # fmt: skip
+def test_days_of_celery_that_have_to_fit_both(expression: str, days: Sequence[int]) -> None:
+    """The expressions that docs/coming-from/index.md gives for Mondays that are among some days of the month."""
+    schedule, at = parse_expression(expression), AT
+    fired = [at := schedule.next_after(at).at for _ in range(40)]
+    year = (AT.date() + dt.timedelta(number) for number in range(3000))
+    assert [one.date() for one in fired] == [day for day in year if day.day in days and day.weekday() == 0][:40]
 
 
 def test_django_q2(page: Reader, settings: Any) -> None:
@@ -143,12 +164,12 @@ def test_django_q2(page: Reader, settings: Any) -> None:
         {**pays, "func": "shop.tasks.other", "schedule_type": "D"}, {**pays, "schedule_type": "O", "repeats": 0},
         {**pays, "schedule_type": "D", "repeats": 3},
     )  # fmt: skip
+    tasks = page.module("shop/tasks.py", "def pay(order_id, cents): ...")
     queued = rows(
         {"func": lambda: "shop.tasks.pay", "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
         {"func": lambda: "shop.tasks.other", "args": lambda: (), "kwargs": dict},
         {"func": lambda: tasks.pay, "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
     )
-    tasks = page.module("shop/tasks.py", "def pay(order_id, cents): ...")
     read(page, "django-q2")
     kinds = SimpleNamespace(
         ONCE="O", CRON="C", MINUTES="I", HOURLY="H", DAILY="D", WEEKLY="W", MONTHLY="M", objects=schedules
