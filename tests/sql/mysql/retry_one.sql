@@ -37,7 +37,7 @@ WHERE (
       AND (
           SELECT U0.`id` AS `pk`
           FROM `django_ojs_jobstep` U0
-          WHERE (U0.`event_name` IS NULL AND U0.`job_id` = (`django_ojs_job`.`id`) AND U0.`kind` = %s)
+          WHERE (U0.`event_name` IS NULL AND U0.`kind` = %s AND U0.`job_id` = (`django_ojs_job`.`id`))
           ORDER BY U0.`name` ASC
           LIMIT 1
       ) IS NOT NULL
