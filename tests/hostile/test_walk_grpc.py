@@ -217,9 +217,10 @@ def members_of(rpc: str) -> list[str]:
     """The members that the body of the HTTP operation has, and the parameters of a list, which attributes may carry."""
     operation = calls.OPERATIONS[rpc]
     path = V1 + re.sub(r"{\w+}", "{}", operation.path)
+    kinds = ("body", "query") if operation.items else ("body",)
     found = {
         place.names[0] for one in operations() for place in one.places
-        if place.kind in ("body", "query" if operation.items else "") and (one.method, re.sub(r"{\w+}", "{}", one.path)) == (operation.method, path)
+        if place.kind in kinds and (one.method, re.sub(r"{\w+}", "{}", one.path)) == (operation.method, path)
     }  # fmt: skip
     return sorted(found | {"\x00", "", values.TAG})
 
