@@ -231,6 +231,8 @@ class Connection:
             raise errors.BackendUnavailable("The event log cannot be read at the moment: try again.") from None
         async with self._turn:
             now = self._hub.place
+            for each in asked:  # the limits may have changed since it was permitted
+                self._caller.narrow(each)
             new = [Subscription(each, now if place is None else place, now) for each in asked]
             self._subscriptions |= {made.asked.key: made for made in new}
             for old in again:

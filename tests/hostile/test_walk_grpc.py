@@ -218,8 +218,10 @@ def members_of(rpc: str) -> list[str]:
     operation = calls.OPERATIONS[rpc]
     path = V1 + re.sub(r"{\w+}", "{}", operation.path)
     kinds = ("body", "query") if operation.items else ("body",)
-    twins = (one for one in operations() if (one.method, re.sub(r"{\w+}", "{}", one.path)) == (operation.method, path))
-    found = {place.names[0] for one in twins for place in one.places if place.kind in kinds}
+    found = {
+        place.names[0] for one in operations() for place in one.places
+        if place.kind in kinds and (one.method, re.sub(r"{\w+}", "{}", one.path)) == (operation.method, path)
+    }  # fmt: skip
     return sorted(found | {"\x00", "", values.TAG})
 
 

@@ -17,7 +17,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from django_ojs import keys
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.models import APIKey, Ticket
-from django_ojs.realtime import access
+from django_ojs.realtime import access, websocket
 from tests.realtime.conftest import do, enqueue
 from tests.realtime.sockets import APPLICATION, Refused, Socket, connected
 
@@ -346,6 +346,28 @@ class TestRightsThatEnd:
             lost = await second.take()
             assert (lost["code"], lost["channel"]) == ("permission_denied", "queue:q2")
         assert caplog.text.count("Looking at the rights of connected clients failed (") == 1
+
+    async def test_limits_that_change_while_a_subscription_is_made(
+        self, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.OJS = {"REALTIME_RECHECK_INTERVAL": 3600.0}
+        made, headers = await key("read")
+        start = websocket.Connection._start
+
+        async def changed(connection: Any, after: str | None) -> Any:
+            await do(APIKey.objects.filter(pk=made.pk).update, queues=["q1"])
+            keys.forget()
+            assert await connection._caller.renew()
+            await connection._narrow()
+            return await start(connection, after)
+
+        monkeypatch.setattr(websocket.Connection, "_start", changed)
+        async with connected(headers=headers) as socket:
+            await socket.ask({"action": "subscribe", "channel": "all", "event_types": ["job.enqueued"]})
+            await enqueue("a.no", queue="q2")
+            await enqueue("a.yes", queue="q1")
+            assert (await socket.take())["data"]["job_type"] == "a.yes"
+            await socket.nothing()
 
     async def test_a_key_that_loses_its_scope(self) -> None:
         made, headers = await key("read")
