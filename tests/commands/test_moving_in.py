@@ -240,7 +240,7 @@ TREES = {
             "views.py": """\
                 from django_q.tasks import async_task, schedule as plan
                 from django_q.humanhash import uuid
-                async_task("shop.tasks.pay", 17, hook="shop.hooks.done", own=True)
+                async_task("shop.tasks.pay", 17, hook="shop.hooks.done", own=True, task_name="Pay", cluster="slow")
                 plan("shop.tasks.tidy")
                 Q_CLUSTER = {"name": "x"}
             """,
@@ -268,7 +268,9 @@ TREES = {
             ),
             ("views.py:2", "django_q.humanhash.uuid", ""),
             ("views.py:3", "async_task", "pay.enqueue(17)"),
+            ("views.py:3", "cluster=", "queue="),
             ("views.py:3", "hook=", "chain(a.s(), b.s()).enqueue()"),
+            ("views.py:3", "task_name=", "tags=[…], meta={…}"),
             ("views.py:4", "schedule", 'register_schedule("pay-17", pay.s(17), cron=…), while the site runs'),
             ("views.py:5", "Q_CLUSTER", "nothing: the site's own database"),
         ],
@@ -306,6 +308,10 @@ TREES = {
                 scheduler.add_job(print, CronTrigger.from_crontab("0 9 * * *"), max_instances=1)
                 @scheduler.scheduled_job("interval", minutes=5)
                 def tidy(): ...
+                scheduler.add_job(print, "cron", day="1-7", day_of_week="mon", coalesce=True, end_date=None)
+                @scheduler.scheduled_job("cron", day=13, day_of_week=4)
+                def friday(): ...
+                [scheduler.modify_job(one.id) for one in scheduler.get_jobs()]
             """,
         },
         [
@@ -317,6 +323,23 @@ TREES = {
                 'rate_limit={"key": …, "concurrency": 1}; in a handler with lock("x", timeout="10m")',
             ),
             ("jobs.py:5", "@scheduler.scheduled_job", '@job("order.pay", cron="0 9 * * *")'),
+            ("jobs.py:7", ".add_job", '@job("order.pay", cron="0 9 * * *")'),
+            ("jobs.py:7", "coalesce=", "nothing: it is always so, or not needed"),
+            (
+                "jobs.py:7", "day=, day_of_week=",
+                "of two days one is enough here; see Days of schedules in docs/coming-from/index.md",
+            ),
+            ("jobs.py:7", "end_date=", "nothing: a schedule goes on until it is deleted"),
+            ("jobs.py:8", "@scheduler.scheduled_job", '@job("order.pay", cron="0 9 * * *")'),
+            (
+                "jobs.py:8", "day=, day_of_week=",
+                "of two days one is enough here; see Days of schedules in docs/coming-from/index.md",
+            ),
+            ("jobs.py:10", ".get_jobs", "ojs_cron list"),
+            (
+                "jobs.py:10", ".modify_job",
+                'register_schedule("pay-17", pay.s(17), cron=…), while the site runs',
+            ),
         ],
     ),
 }  # fmt: skip

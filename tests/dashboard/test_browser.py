@@ -366,6 +366,10 @@ def test_the_usual_job_fits_one_screen(browse: Any) -> None:
     assert page.evaluate("document.documentElement.scrollHeight") <= 960
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    named = page.locator(".ojs-carded td[data-label='Error']").evaluate(
+        "cell => getComputedStyle(cell, '::before').content"
+    )
+    assert named == "none"  # an error names itself, and that of JavaScript would be "Error: Error: ..."
 
 
 def test_lists_of_jobs_and_schedules_need_no_sideways_scrolling_at_1300(browse: Any) -> None:
