@@ -27,7 +27,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Start = Callable[..., WorkerThread]
 
 
-def test_a_drain_ends_a_durable_handler_before_its_next_step_and_costs_no_attempt(start_worker: Start) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["raised", "kept by the handler"])
+def test_a_drain_ends_a_durable_handler_before_its_next_step_and_costs_no_attempt(
+    start_worker: Start, kept: bool
+) -> None:
     inside, on = threading.Event(), threading.Event()
 
     @job("durable.long", durable=True, retry={"max_attempts": 1})
@@ -36,7 +39,11 @@ def test_a_drain_ends_a_durable_handler_before_its_next_step_and_costs_no_attemp
         if not inside.is_set():
             inside.set()
             on.wait(60)
-        context.step("two", int)
+        try:
+            context.step("two", int)
+        except BaseException:
+            if not kept:
+                raise
         return "done"
 
     handle = handler.enqueue()
