@@ -292,13 +292,14 @@ class StepLog:
             self._asked.add(name)
             found = self._known.get(name)
             if found is not None and found.kind != kind:
-                raise ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", f"a {_word(found.kind)} of that name"))
+                said = _mismatch(f"the {_word(kind)} {name!r}", f"a {_word(found.kind)} of that name")
+                raise self.ending(ReplayMismatch(said))
             if self.undoes:
                 return self._replayed(name, found)
             if found is None and self._unasked and self._thread == threading.get_ident():
                 other = next(iter(self._unasked.values()))
                 there = f"the {_word(other.kind)} {other.name!r}"
-                raise ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", there))
+                raise self.ending(ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", there)))
             self._unasked.pop(name, None)
             return found
 
@@ -742,9 +743,8 @@ class StepMethods:
             found = log.wait(step)
         elif (found.event_name, found.event_key) != (event, key):
             asked = dataclasses.replace(found, event_name=event, event_key=key)
-            raise ReplayMismatch(
-                _mismatch(f"the wait {name!r} for the event {_event(asked)}", f"one for the event {_event(found)}")
-            )
+            said = _mismatch(f"the wait {name!r} for the event {_event(asked)}", f"one for the event {_event(found)}")
+            raise log.ending(ReplayMismatch(said))
         now = log.now()
         if not found.has_ended and found.due_at is not None and found.due_at <= now:
             found = log.time_out(found)
@@ -831,7 +831,8 @@ class StepMethods:
             )
         types = [outcome["type"] for outcome in outcomes["jobs"]]
         if types != (asked := [job.type for job in wanted]):
-            raise ReplayMismatch(_mismatch(f"the run {name!r} of {_types(asked)}", f"one of {_types(types)}"))
+            said = _mismatch(f"the run {name!r} of {_types(asked)}", f"one of {_types(types)}")
+            raise log.ending(ReplayMismatch(said))
         return children.values(outcomes["jobs"], raise_errors=raise_errors)
 
     async def arun(self, job: PreparedJob, /, *, name: str = "", cancel_with_parent: bool = True) -> Any:
@@ -876,7 +877,8 @@ class StepMethods:
         log = self._ready()
         found = log.ask(_checked_name(name), Kind.EVENT)
         if found is not None and found.event_name != APPROVAL:
-            raise ReplayMismatch(_mismatch(f"the approval {name!r}", f"the wait for the event {_event(found)}"))
+            said = _mismatch(f"the approval {name!r}", f"the wait for the event {_event(found)}")
+            raise log.ending(ReplayMismatch(said))
         if found is None or not found.has_ended:
             request = approvals.request(
                 title or name, details, assignees, form, default, escalate_after, escalate_to, timeout

@@ -714,7 +714,7 @@ def _of_value(run: JobRun, value: Any) -> RunOutcome:
     if (kept := run.context.ended_by) is not None:
         may_fail("The log line of an exception that was kept", _log, logging.WARNING, run.context,
                 "%s %s has returned after a step had ended its run, and what it did since may be done again: %s",
-                f"let it raise {type(kept).__name__} again behind except: or except BaseException:")  # fmt: skip
+                f"let its except clauses raise {type(kept).__name__} again")  # fmt: skip
         return _judge(run, kept)
     # A handler that saw that it is to stop and returned has not done its work; one that never looked has.
     void = run.interruption in (runs.Interruption.CANCELLED, runs.Interruption.LOST)

@@ -286,6 +286,23 @@ def test_a_record_that_does_not_fit_the_code_is_told_in_words(jobs: WorkerJobs, 
     assert 'durable="2"' in error["message"]
 
 
+def test_a_mismatch_that_the_handler_catches_fails_the_job_all_the_same(jobs: WorkerJobs, calls: list[Any]) -> None:
+    @job("flow.caught", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> str:
+        try:
+            context.step(f"step-{context.attempt}", calls.append, context.attempt)
+        except Exception:  # noqa: BLE001 - as a handler may have it
+            calls.append("caught")
+        if context.attempt == 1:
+            raise ValueError
+        return "done"
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, calls, names(handle.id)) == ("discarded", [1, "caught"], ["step-1"])
+    assert handle.errors[-1]["code"] == "replay_mismatch"
+
+
 def test_new_code_starts_over_goes_on_or_waits_for_the_old(jobs: WorkerJobs) -> None:
     found = changed(jobs, one_two, one_new_two, durable="2")
     assert (found.state, found.result) == ("completed", "new code")
@@ -561,7 +578,7 @@ def test_a_handler_that_keeps_the_end_of_its_run_ends_there_all_the_same(
     handle = handler.enqueue()
     jobs.drain()
     assert (handle.refresh().state, calls, names(handle.id)) == ("retryable", ["kept"], ["$sleep-1"])
-    assert ("let it raise Suspended again" in caplog.text) is not goes_on
+    assert ("let its except clauses raise Suspended again" in caplog.text) is not goes_on
     jobs.drain(with_scheduled=True).raise_first()
     assert handle.refresh().result == "done"
     assert calls == (["kept", "after"] if goes_on else ["kept"])
