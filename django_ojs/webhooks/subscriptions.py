@@ -30,7 +30,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules import names
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import fault, shorten
 from django_ojs.store import store_of
 from django_ojs.webhooks import addresses
 from django_ojs.webhooks.addresses import AddressRefused
@@ -325,6 +325,10 @@ def check_url(value: Any) -> str:
     return value
 
 
+#: What the filter of a subscription may have.
+_FILTER = ("queues", "job_types")
+
+
 def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     """The members with those of `filter` and of a `subscription` wrapper beside them; flat ones beat the wrapper."""
     inner = body.get("subscription")
@@ -333,7 +337,10 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     given = flat.get(written)
     if given is not None and not isinstance(given, Mapping):
         raise fault(written, phrase("must be an object"), given)
-    for name in ("queues", "job_types"):
+    for name in sorted(given or {}):
+        if name not in _FILTER:  # passed over, it would let the events of all queues and types out
+            raise fault(f"{written}.{shorten(name)}", f"is no member of a filter: it has {' and '.join(_FILTER)}")
+    for name in _FILTER:
         flat.pop(name, None)
         if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
             flat[name] = (given or {}).get(name)
