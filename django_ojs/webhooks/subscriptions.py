@@ -339,7 +339,8 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
         raise fault(written, phrase("must be an object"), given)
     for name in sorted(given or {}):
         if name not in _FILTER:  # passed over, it would let the events of all queues and types out
-            raise fault(f"{written}.{shorten(name)}", f"is no member of a filter: it has {' and '.join(_FILTER)}")
+            problem = phrase("is unknown here: there are %(names)s", names=", ".join(_FILTER))
+            raise fault(f"{written}.{shorten(name)}", problem)
     for name in _FILTER:
         flat.pop(name, None)
         if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
