@@ -63,9 +63,8 @@ def remove(
     _check(name, strategy, target)
     place = name if strategy == "discard" else target
     ended, affected = _begin(name, strategy, place, entry, using=using), 0
-    going_on = Queue.objects.using(using).filter(name=name, draining=True, move_to=place)
-    while not ended and going_on.exists():
-        affected += (count := _empty(name, place, using))
+    while not ended and (count := _empty(name, place, using=using)) is not None:
+        affected += count
         ended = not count and _delete_if_empty(name, using=using)
         if not count and strategy == "move":  # else a job has slipped in, while others still thought the queue open
             break
@@ -103,10 +102,11 @@ def finish_removals(*, using: str | None = None) -> int:
     using = database(using)
     under_way = Q(move_to=F("name"), updated_at__gt=clock.now(using) - PATIENCE)
     removals = Queue.objects.using(using).exclude(move_to="").exclude(under_way)
-    return sum(
-        _empty(name, place, using) + _delete_if_empty(name, using=using)
-        for name, place in list(removals.values_list("name", "move_to"))
-    )
+    done = 0
+    for name, place in list(removals.values_list("name", "move_to")):
+        if (count := _empty(name, place, using=using)) is not None:
+            done += count + _delete_if_empty(name, using=using)
+    return done
 
 
 def _check(name: str, strategy: str, target: str) -> None:
@@ -120,9 +120,16 @@ def _check(name: str, strategy: str, target: str) -> None:
         configuration.names_only(target, "target_queue")
 
 
-def _empty(name: str, place: str, using: str) -> int:
-    """Discard or move one batch of its jobs."""
-    return _discard(name, using=using) if place == name else _move(name, place, using=using)
+@retried
+def _empty(name: str, place: str, *, using: str) -> int | None:
+    """Discard or move one batch of its jobs; None where its removal is over, or was called off."""
+    with atomic(using=using):
+        store_of(using).begin_writing()
+        removed = Queue.objects.using(using).filter(name=name, draining=True, move_to=place)
+        if removed.select_for_update().first() is None:
+            return None
+        store_of(using).certify(removed)
+        return _discard(name, using=using) if place == name else _move(name, place, using=using)
 
 
 @retried
@@ -139,40 +146,35 @@ def _delete_if_empty(name: str, *, using: str) -> bool:
     return True
 
 
-@retried
 def _discard(name: str, *, using: str) -> int:
-    """Discard one batch of live jobs."""
-    with atomic(using=using):
-        now = clock.now(using)
-        store = store_of(using)
-        rows = store.lock_where(Q(queue=name) & in_states(states.LIVE), limit=BATCH)
-        records: list[Record] = []
-        waiting: list[JobRow] = [row for row in rows if row["state"] != State.ACTIVE]
-        active: list[JobRow] = [row for row in rows if row["state"] == State.ACTIVE]
-        for row in rows:
-            message = f"The queue '{name}' was deleted."
-            records += transitions.discard_because(row, "queue_deleted", message, now, "api")
-        store.update_jobs(Verb.EXPIRE, waiting, transitions.DISCARD_COLUMNS)
-        store.update_jobs(Verb.FAIL, active, transitions.DISCARD_COLUMNS)
-        log.append(records, using)
-        jobs_ended(rows, now, using)
-        if active:  # their keys may have room for jobs of other queues
-            wake_workers(using)
+    now = clock.now(using)
+    store = store_of(using)
+    rows = store.lock_where(Q(queue=name) & in_states(states.LIVE), limit=BATCH)
+    records: list[Record] = []
+    waiting: list[JobRow] = [row for row in rows if row["state"] != State.ACTIVE]
+    active: list[JobRow] = [row for row in rows if row["state"] == State.ACTIVE]
+    for row in rows:
+        message = f"The queue '{name}' was deleted."
+        records += transitions.discard_because(row, "queue_deleted", message, now, "api")
+    store.update_jobs(Verb.EXPIRE, waiting, transitions.DISCARD_COLUMNS)
+    store.update_jobs(Verb.FAIL, active, transitions.DISCARD_COLUMNS)
+    log.append(records, using)
+    jobs_ended(rows, now, using)
+    if active:  # their keys may have room for jobs of other queues
+        wake_workers(using)
     return len(rows)
 
 
-@retried
 def _move(name: str, target: str, *, using: str) -> int:
-    """Move one batch of waiting jobs; their states stay."""
-    with atomic(using=using):
-        store = store_of(using)
-        configuration.ensure([target], clock.now(using), using)
-        rows = store.lock_where(Q(queue=name) & in_states(_WAITING), limit=BATCH)
-        for row in rows:
-            row.update(queue=target, rate_key=key_in(row["rate_key"], target))
-            row["unique_key"] = row["unique_key"] and _unique_key(row)
-        for state in _WAITING:
-            store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key"))
+    """Only the jobs that wait, whose states stay."""
+    store = store_of(using)
+    configuration.ensure([target], clock.now(using), using)
+    rows = store.lock_where(Q(queue=name) & in_states(_WAITING), limit=BATCH)
+    for row in rows:
+        row.update(queue=target, rate_key=key_in(row["rate_key"], target))
+        row["unique_key"] = row["unique_key"] and _unique_key(row)
+    for state in _WAITING:
+        store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key"))
     return len(rows)
 
 

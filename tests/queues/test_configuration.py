@@ -197,6 +197,21 @@ class TestRemoval:
             ("q", "active"), ("q", "available"),
         ]  # fmt: skip
 
+    def test_a_removal_that_is_called_off_while_the_scheduler_is_at_another_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def called_off(name: str, **more: Any) -> bool:
+            configure("q", {"draining": False})
+            return real(name, **more)
+
+        for name in ("a", "q"):
+            make(name)
+            deletion._begin(name, "move", "other", None, using="default")
+        real = deletion._delete_if_empty
+        monkeypatch.setattr(deletion, "_delete_if_empty", called_off)
+        assert finish_removals() == 2
+        assert set(Job.objects.values_list("queue", flat=True)) == {"other", "q"}
+
     def test_moved_jobs_keep_no_key_of_the_old_queue(self) -> None:
         by_queue = {"keys": ["type", "queue"]}
         make(rate_limit={"concurrency": 1}, unique=by_queue)
