@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -620,10 +620,12 @@ def check_queue(config: object) -> None:
 
 #: The policies of a queue.
 _OF_QUEUES: dict[str, _PolicySpelling] = {"default_retry": _RETRY, "rate_limit": _RATE_LIMIT_OF_OPERATOR}
-#: Members of a configuration that mean the same as a member of an object in it.
+#: Members of a configuration that mean the same as the member at a path in it.
 _TWICE = {
     "max_size": ("backpressure", "max_depth"), "max_size_bytes": ("backpressure", "max_size_bytes"),
     "overflow_policy": ("backpressure", "strategy"), "concurrency": ("rate_limit", "concurrency"),
+    "dead_letter_ttl": ("dead_letter", "retention", "max_age"),
+    "dead_letter_max_size": ("dead_letter", "retention", "max_count"),
 }  # fmt: skip
 
 
@@ -656,15 +658,19 @@ def merge_queue(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
             for window in _WINDOWS if kind.members is RATE_LIMIT else ():
                 if isinstance(below.get(window), dict) and isinstance(above.get(window), dict):
                     kept[name][window] = _without_rivals(below[window], above[window], kind.members)
-    for name, (place, member) in _TWICE.items():
-        below, above = kept.get(place), over.get(place)
-        if isinstance(above, dict) and above.get(member) is not None:
+    for name, path in _TWICE.items():
+        if queueconfig.deep(over, *path) is not None:
             kept.pop(name, None)
-        elif isinstance(below, dict) and over.get(name) is not None:
-            kept[place] = {one: value for one, value in below.items() if one != member}
-            if not kept[place]:
-                del kept[place]
+        elif over.get(name) is not None and queueconfig.deep(kept, *path) is not None:
+            kept = _without_leaf(kept, path)
     return queueconfig.merge(kept, over)
+
+
+def _without_leaf(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """A copy without the member at this path, and without the objects that held only it."""
+    first, *rest = path
+    left = _without_leaf(config[first], rest) if rest else {}
+    return {name: value for name, value in config.items() if name != first} | ({first: left} if left else {})
 
 
 def _without_rivals(below: Mapping[str, Any], above: Mapping[str, Any], table: Table) -> dict[str, Any]:

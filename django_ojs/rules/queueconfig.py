@@ -79,7 +79,7 @@ def retention_seconds(config: Mapping[str, Any], kind: str) -> float | None:
     if kind == "dead_letter":
         value = _dead_letters(config, "max_age", "dead_letter_ttl")
     else:
-        value = _deep(config, "retention", kind)
+        value = deep(config, "retention", kind)
     return None if value is None else _seconds(value, kind)
 
 
@@ -93,7 +93,8 @@ def allows(patterns: tuple[str, ...] | None, job_type: str) -> bool:
     return patterns is None or any(fnmatch.fnmatchcase(job_type, pattern) for pattern in patterns)
 
 
-def _deep(config: Mapping[str, Any], *path: str) -> Any:
+def deep(config: Mapping[str, Any], *path: str) -> Any:
+    """The member at this path; None where there is none."""
     value: Any = config
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -101,7 +102,7 @@ def _deep(config: Mapping[str, Any], *path: str) -> Any:
 
 
 def _dead_letters(config: Mapping[str, Any], member: str, other_name: str) -> Any:
-    value = _deep(config, "dead_letter", "retention", member)
+    value = deep(config, "dead_letter", "retention", member)
     return config.get(other_name) if value is None else value
 
 

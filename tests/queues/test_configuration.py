@@ -75,6 +75,17 @@ class TestMerge:
         assert field is None or refusal.value.details["field"] == field
         assert document(Queue.objects.get(name="q")) == {"max_size": 5}
 
+    def test_what_is_said_of_dead_letters_takes_the_place_of_the_same_in_other_words(self) -> None:
+        nested = {"dead_letter": {"retention": {"max_age": "P30D", "max_count": 500}}}
+        flat = {"dead_letter_ttl": "PT1H", "dead_letter_max_size": 5}
+        for said in (nested, flat, nested):
+            configure("q", said)
+            assert document(Queue.objects.get(name="q")) == said
+        configure("q", {"dead_letter_ttl": "PT1H"})
+        assert document(Queue.objects.get(name="q")) == {
+            "dead_letter": {"retention": {"max_count": 500}}, "dead_letter_ttl": "PT1H"
+        }  # fmt: skip
+
     def test_the_template_is_below_every_queue_and_the_job_above(self) -> None:
         configure("_default", {"default_timeout": 11, "default_retry": {"max_attempts": 7}})
         configure("q", {"default_retry": {"initial_interval": "9s"}})
