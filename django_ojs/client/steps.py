@@ -528,8 +528,9 @@ class StepMethods:
         # A thread goes on where its task is cancelled: there the step is recorded by the call that does it.
         once = call.aonce if is_coroutine_function(function) else sync_to_async(call.once)
         with self._in_flight():
-            while isinstance(value := await once(function), _Pause):  # noqa: ASYNC110 - it tries again, and does not poll
+            while isinstance(value := await once(function), _Pause):
                 await asyncio.sleep(value.seconds)
+                self._ready()
         return value
 
     @overload
@@ -1113,10 +1114,8 @@ class _Call:
                 return call()
         except _TimeIsUp:
             release_logging_locks()
-            for connection in connections.all(
-                initialized_only=True
-            ):  # it may have been struck in the middle of a query
-                if not connection.in_atomic_block:
+            for connection in connections.all(initialized_only=True):
+                if not connection.in_atomic_block:  # it may have been struck in the middle of a query
                     may_fail("Closing a connection after the timeout of a step", connection.close)
             if self._context._cancelled:  # the worker's own interruption may have been lost to this one
                 raise Interrupted from None

@@ -645,6 +645,37 @@ def test_a_step_in_a_thread_is_recorded_although_its_task_was_cancelled(jobs: Wo
     assert (handle.refresh().state, calls) == ("completed", ["works"])
 
 
+def test_a_step_between_two_tries_ends_with_its_handler(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = asyncio.sleep
+
+    async def until_the_handler_has_ended(seconds: float) -> None:
+        while not calls[0]._steps.is_over:
+            await sleep(0)
+
+    @job("flow.pause", durable=True, retry={"max_attempts": 1})
+    async def handler(context: JobContext) -> None:
+        tried = asyncio.Event()
+        calls.append(context)
+
+        async def tries() -> None:
+            calls.append("tried")
+            tried.set()
+            raise ConnectionError
+
+        async def fails() -> None:
+            await tried.wait()
+            raise ValueError("no lorry")
+
+        await asyncio.gather(context.astep("tries", tries, retry={"max_attempts": 3}), fails())
+
+    with stored() as jobs:
+        handle = handler.enqueue()
+        monkeypatch.setattr(asyncio, "sleep", until_the_handler_has_ended)
+        jobs.drain()
+    assert (handle.refresh().state, calls[1:]) == ("discarded", ["tried"])
+    assert handle.errors[-1]["type"] == "ValueError"
+
+
 def test_a_run_that_is_to_stop_while_a_branch_goes_to_sleep_has_not_failed() -> None:
     end = BaseExceptionGroup("", [Suspended(5), StepBoundary()])
     assert runs.is_boundary(end)
