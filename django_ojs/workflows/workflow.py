@@ -108,17 +108,23 @@ def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = Non
 
 def identify(text: str, *, using: str | None = None) -> uuid.UUID:
     """The key of the workflow that a client calls `text`. Raises NotFound."""
-    own: uuid.UUID | None
-    try:
-        own = uuid.UUID(text) if len(text) == 36 else None
-    except ValueError:
-        own = None
-    if own is None:
-        known = Workflow.objects.using(database(using)).filter(own_id=text) if "\0" not in text else None
-        own = known.values_list("pk", flat=True).first() if known is not None else None
-    if own is None:
-        raise NotFound.resource("workflow", text[:128])
-    return own
+    return identify_all([text], using=using)[0]
+
+
+def identify_all(texts: Sequence[str], *, using: str | None = None) -> list[uuid.UUID]:
+    """`identify` of several, by one query."""
+    keys: dict[str, uuid.UUID] = {}
+    for text in texts:
+        if len(text) == 36:
+            with contextlib.suppress(ValueError):
+                keys[text] = uuid.UUID(text)
+    if own := {text for text in texts if text not in keys and "\0" not in text}:
+        found = Workflow.objects.using(database(using)).filter(own_id__in=own)
+        keys |= {str(name): key for name, key in found.values_list("own_id", "pk")}
+    for text in texts:
+        if text not in keys:
+            raise NotFound.resource("workflow", text[:128])
+    return [keys[text] for text in texts]
 
 
 class CancelledWorkflow(NamedTuple):
