@@ -337,8 +337,8 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     given = flat.get(written)
     if given is not None and not isinstance(given, Mapping):
         raise fault(written, phrase("must be an object"), given)
-    for name in sorted(given or {}):
-        if name not in _FILTER:  # passed over, it would let the events of all queues and types out
+    for name, value in sorted((given or {}).items()):
+        if value is not None and name not in _FILTER:  # passed over, it would let out what it was to keep in
             problem = phrase("is unknown here: there are %(names)s", names=", ".join(_FILTER))
             raise fault(f"{written}.{shorten(name)}", problem)
     for name in _FILTER:

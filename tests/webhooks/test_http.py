@@ -55,7 +55,8 @@ def created(api: Api, **members: Any) -> dict[str, Any]:
 
 def test_the_published_cases_life_of_a_subscription(api: Api) -> None:
     """Create, list, get, change and delete, each read flat and inside the wrapper."""
-    response = api.post(SUBSCRIPTIONS, {**BODY, "filter": {"queues": ["mail"]}, "metadata": {"team": "x"}})
+    wanted = {"queues": ["mail"], "sources": None}
+    response = api.post(SUBSCRIPTIONS, {**BODY, "filter": wanted, "metadata": {"team": "x"}})
     assert response.status_code == 201
     body = response.json()
     inner = body["subscription"]
