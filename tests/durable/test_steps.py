@@ -656,6 +656,7 @@ def test_a_step_between_two_tries_ends_with_its_handler(calls: list[Any], monkey
     async def handler(context: JobContext) -> None:
         tried = asyncio.Event()
         calls.append(context)
+        monkeypatch.setattr(asyncio, "sleep", until_the_handler_has_ended)
 
         async def tries() -> None:
             calls.append("tried")
@@ -670,7 +671,6 @@ def test_a_step_between_two_tries_ends_with_its_handler(calls: list[Any], monkey
 
     with stored() as jobs:
         handle = handler.enqueue()
-        monkeypatch.setattr(asyncio, "sleep", until_the_handler_has_ended)
         jobs.drain()
     assert (handle.refresh().state, calls[1:]) == ("discarded", ["tried"])
     assert handle.errors[-1]["type"] == "ValueError"
