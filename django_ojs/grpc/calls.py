@@ -318,8 +318,9 @@ class _Exchange:
         match self.operation.rpc:
             case "Ack" | "Nack":
                 self._take(document, "worker_id", "x-ojs-worker-id")
-                if self.operation.rpc == "Nack" and self.metadata.get("x-ojs-requeue").lower() == "true":
-                    document.setdefault("requeue", True)
+                requeued = self.metadata.flag("x-ojs-requeue")
+                if self.operation.rpc == "Nack" and requeued is not None:
+                    document.setdefault("requeue", requeued)
             case "Fetch":
                 if not document.get("queues"):
                     raise _missing("queues", "Name at least one queue to fetch from.")

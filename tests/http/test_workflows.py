@@ -139,6 +139,9 @@ def test_a_body_says_as_a_query_does_that_active_members_are_cancelled(api: Api)
         flow = create(api, type="group", jobs=[A, B])
         api.fetch()
         error_of(api.post(f"/workflows/{flow['id']}/cancel", {"cancel_active": "true"}), 400, "invalid_request")
+        for misspelt in ("treu", "maybe", "yes"):
+            refused = api.post(f"/workflows/{flow['id']}/cancel?cancel_active={misspelt}", body)
+            assert error_of(refused, 400, "invalid_request")["details"]["field"] == "cancel_active"
         assert api.post(f"/workflows/{flow['id']}/cancel{path}", body).json()["steps_cancelled"] == stopped
 
 
