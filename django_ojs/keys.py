@@ -33,6 +33,9 @@ from django_ojs.rules.durations import LATEST
 logger = get_logger(__name__)
 
 PREFIX = "ojs_"
+#: Queues, and job types, to which a key may be limited. A pattern is a condition of its own, and SQLite takes less than
+#: a thousand in a row.
+MAX_LIMITS = 500
 #: Seconds for which a process goes by what it has read of a key. What another process changes, takes effect then: a key
 #: that it revokes works for so long here. The query costs more processor time than all else that the binding does
 #: before the operation of a PUSH.
@@ -240,6 +243,9 @@ def _scope_faults(scopes: Sequence[str]) -> Iterator[str]:
 
 
 def _faults(what: str, check: Callable[[str], str], entries: Sequence[str] | None) -> Iterator[str]:
+    if len(entries or ()) > MAX_LIMITS:
+        yield f"There are more than {MAX_LIMITS}: make several keys."
+        return
     for entry in entries or ():
         try:
             check(entry)

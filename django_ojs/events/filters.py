@@ -29,14 +29,17 @@ from django_ojs.events import ids
 from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED, TRANSITIONS
 from django_ojs.events.order import CHANGE, START, LogPosition
 from django_ojs.models import Event
-from django_ojs.models.fields import named
+from django_ojs.models.fields import any_of, named
 from django_ojs.rules import names
 from django_ojs.spellings import event_types
 
 Envelope = dict[str, Any]
 
-#: Sources of one filter. Each is a condition of its own, and SQLite takes a thousand in a row.
+#: Sources of one filter, and filters of one condition. Each is a condition of its own, and SQLite takes less than a
+#: thousand in a row.
 MAX_SOURCES = 100
+#: Values in the condition of several filters. SQLite may take no more than 32,766 in a statement.
+MAX_TOGETHER = 10_000
 
 #: What the data of the change has in common with that of its event.
 _SHARED = ("job_id", "job_type", "type", "queue", "state", "attempt", "timestamp", "trace_id", "workflow_id")
@@ -123,10 +126,16 @@ class Filter:
         if self.only_jobs:
             condition &= ~Q(job_type="")
         if self.only_types is not None:
-            condition &= _any_of(_of_type(entry) for entry in self.only_types)
+            condition &= any_of("job_type", self.only_types)
         if self.sources:
             condition &= _any_of(map(_from_source, self.sources))
         return condition
+
+    @property
+    def size(self) -> int:
+        """How many values its condition has, or more."""
+        asked = (self.job_types, self.job_ids, self.workflow_ids, self.sources, self.sources)
+        return sum(map(len, (self.stored, self._queues or (), self.only_types or (), *asked)))
 
     def routes(self) -> Sequence[tuple[str, object]] | None:
         """The only places in which an event can match: ("job", id) or ("queue", name). None: any place.
@@ -149,15 +158,18 @@ def kinds(types: Iterable[str]) -> Kinds:
     return Kinds(frozenset(shown - {STATE_CHANGED}), STATE_CHANGED in shown)
 
 
+def condition_of(filters: Sequence[Filter]) -> Q:
+    """The condition for the database of all events that one of these accepts, and maybe others."""
+    if len(filters) > MAX_SOURCES or sum(each.size for each in filters) > MAX_TOGETHER:
+        return Q(type__in=sorted(frozenset().union(*(each.stored for each in filters))))
+    return _any_of(each.condition() for each in filters)
+
+
 def _any_of(conditions: Iterable[Q]) -> Q:
     found = _NOTHING
     for condition in conditions:
         found |= condition
     return found
-
-
-def _of_type(entry: str) -> Q:
-    return named("job_type", entry)
 
 
 def _service() -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from django.conf import settings
 from django.db import close_old_connections, connections, reset_queries, router
-from django.db.models import Min
+from django.db.models import Min, Q
 from django.http import HttpRequest, QueryDict
 from django.urls import NoReverseMatch, ResolverMatch, get_resolver, reverse, set_script_prefix
 from google.protobuf.message import DecodeError, Message
@@ -239,12 +239,12 @@ class CallRequest(HttpRequest):
         self.content_type = "application/json"
         self.GET: Any = _query(query)
         self._body = b""
-        self._prepare: Callable[[], Document | None] = lambda: None
+        self._prepare: Callable[[Request], Document | None] = lambda caller: None
         self._sorted = "HTTP_IDEMPOTENCY_KEY" in meta
 
-    def prepare(self) -> None:
+    def prepare(self, caller: Request) -> None:
         """Read what the call carries: `OJSView.initial` calls this once the caller is known."""
-        document = self._prepare()
+        document = self._prepare(caller)
         if document is not None:
             # The entries of a map come in any order, and an idempotency key compares the bytes.
             self._body = jsontext.dumps(_ordered(document) if self._sorted else document).encode()
@@ -310,7 +310,7 @@ class _Exchange:
             error = {**error, "details": {**details, "field": f"jobs[{index}].{field}"}}
         return error
 
-    def _document(self) -> Document | None:
+    def _document(self, caller: Request) -> Document | None:
         """The body of the HTTP request; None where it has none. Raises OJSError."""
         if self.broken is not None:
             raise self.broken
@@ -318,8 +318,9 @@ class _Exchange:
         match self.operation.rpc:
             case "Ack" | "Nack":
                 self._take(document, "worker_id", "x-ojs-worker-id")
-                if self.operation.rpc == "Nack" and self.metadata.get("x-ojs-requeue").lower() == "true":
-                    document.setdefault("requeue", True)
+                requeued = self.metadata.flag("x-ojs-requeue")
+                if self.operation.rpc == "Nack" and requeued is not None:
+                    document.setdefault("requeue", requeued)
             case "Fetch":
                 if not document.get("queues"):
                     raise _missing("queues", "Name at least one queue to fetch from.")
@@ -327,7 +328,7 @@ class _Exchange:
                 if given is not None and "visibility_timeout_ms" not in document:
                     document["visibility_timeout_ms"] = given
             case "Heartbeat":
-                document = _beat(self.message, document)
+                document = _beat(self.message, document, permissions.visible(caller))
         return None if self.operation.method in ("GET", "DELETE") else document
 
     def _take(self, document: Document, member: str, key: str) -> None:
@@ -467,8 +468,9 @@ def _of_job_alone(message: Any) -> bool:
     return bool(parse_id(message.id.lower()) and not message.worker_id)
 
 
-def _beat(message: Any, document: Document) -> Document:
-    """The body of the heartbeat that is meant: for one job, or for a worker (OPS-4)."""
+def _beat(message: Any, document: Document, reached: Q) -> Document:
+    """The body of the heartbeat that is meant: for one job, or for a worker (OPS-4) and those of its jobs that are
+    `reached`: a refusal would tell of the others."""
     given, worker_id = message.id, message.worker_id
     if not given and not worker_id:
         raise _missing("id", "Say in id which job the heartbeat is for, or in worker_id which worker lives.")
@@ -478,7 +480,7 @@ def _beat(message: Any, document: Document) -> Document:
         raise _missing("id", "The id is neither that of a job nor the worker_id.")
     document["worker_id"] = name = fields.check_worker_id(worker_id or given)
     if "active_job_ids" not in document and message.HasField("extend_by"):
-        held = Job.objects.using(router.db_for_write(Job)).filter(worker_id=name, state=State.ACTIVE)
+        held = Job.objects.using(router.db_for_write(Job)).filter(reached, worker_id=name, state=State.ACTIVE)
         document["active_job_ids"] = [str(job_id) for job_id in held.order_by("id").values_list("id", flat=True)]
     return document
 

@@ -17,6 +17,7 @@ from django_ojs import jsontext
 from django_ojs.errors import Unauthenticated
 from django_ojs.http import manifest
 from django_ojs.http.base import VERSION
+from django_ojs.http.query import FLAGS
 from django_ojs.rules.ids import new_request_id
 
 Pairs = tuple[tuple[str, str | bytes], ...]
@@ -59,6 +60,11 @@ class Metadata:
         given = self.get(key)
         found = jsontext.digits(given)
         return (given or None) if found is None else found
+
+    def flag(self, key: str) -> bool | str | None:
+        """True or false in the same way."""
+        given = self.get(key)
+        return FLAGS.get(given.lower(), given or None)
 
     @property
     def request_id(self) -> str:

@@ -181,7 +181,7 @@ class OJSView(APIView):
         self.check_throttles(request)
         prepare = getattr(request._request, "prepare", None)
         if prepare is not None:  # what another transport carries is read once its caller is known
-            prepare()
+            prepare(request)
 
     def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:  # type: ignore[override]
         """The methods of this path, for every caller; the CORS headers are the site's (django-cors-headers)."""

@@ -195,14 +195,24 @@ def check_documents(request: Request, documents: Iterable[Any]) -> None:
 
 def check_jobs(request: Request, ids: Collection[uuid.UUID]) -> None:
     """Raise PermissionDenied if one of these jobs lies outside the caller's limits."""
-    if ids and is_limited(request):
-        _check_all(request, Q(pk__in=ids))
+    if not (ids and is_limited(request)):
+        return
+    using = router.db_for_write(Job)
+    check_health(using)
+    jobs = Job.objects.using(using).filter(pk__in=ids).order_by()
+    for queue, job_type in jobs.values_list("queue", "type").distinct():
+        check_queue(request, queue)
+        check_type(request, job_type, queue=queue)
 
 
 def check_held(request: Request, worker_id: str) -> None:
-    """Raise PermissionDenied if this worker holds a job outside the caller's limits."""
-    if is_limited(request):
-        _check_all(request, Q(worker_id=worker_id, state=State.ACTIVE))
+    """Raise PermissionDenied if this worker holds a job outside the caller's limits, without a word about the job: the
+    caller has named the worker only, which may be another's."""
+    if not is_limited(request):
+        return
+    held = Job.objects.using(router.db_for_write(Job)).filter(worker_id=worker_id, state=State.ACTIVE)
+    if held.exclude(visible(request)).exists():
+        raise _denied(request, "This worker holds jobs that this API key may not use.", worker_id=worker_id)
 
 
 def check_row(request: Request, row: Mapping[str, Any]) -> None:
@@ -307,15 +317,6 @@ def principal(request: Request | HttpRequest) -> str:
     if user is not None and user.is_authenticated:
         return f"user:{user.get_username() if hasattr(user, 'get_username') else user}"
     return "anonymous"
-
-
-def _check_all(request: Request, condition: Q) -> None:
-    using = router.db_for_write(Job)
-    check_health(using)
-    jobs = Job.objects.using(using).filter(condition).order_by()
-    for queue, job_type in jobs.values_list("queue", "type").distinct():
-        check_queue(request, queue)
-        check_type(request, job_type, queue=queue)
 
 
 def _queue_asked(request: Request) -> dict[str, str]:

@@ -32,7 +32,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255
 _MAX_LIST = 1000
 _HUGE = 2**53
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 # Readers of one value: a ValueError says what the value must be
@@ -55,9 +55,9 @@ def read_texts(given: str, most: int = _MAX_LIST) -> list[str]:
 
 def read_flag(given: str) -> bool:
     """True or false, also as 1 and 0."""
-    if given.lower() not in _FLAGS:
+    if given.lower() not in FLAGS:
         raise ValueError("must be true or false")
-    return _FLAGS[given.lower()]
+    return FLAGS[given.lower()]
 
 
 def read_instant(given: str) -> dt.datetime:

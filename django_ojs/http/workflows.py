@@ -284,7 +284,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         return Response(self.represent(operations.info(_find(request, workflow_id), brief=True)))
 
     def _cancel(self, workflow_id: str, reason: str = "", *, active: bool = False) -> Response:
-        active = active or query.text(self.request, "cancel_active").lower() in ("true", "1", "yes")
+        active = query.flag(self.request, "cancel_active") or active
         done = operations.cancel(
             _find(self.request, workflow_id), cancel_active=active, cancelled_by=principal(self.request), reason=reason
         )

@@ -266,7 +266,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     workflow = Member(
         WorkflowFilterField, _of_workflow, index=Index.FEW,
         help="members of this workflow", title=_("workflow"), example=_("its id"),
-        names=dict.fromkeys(_BY_HAND, "workflow"),
+        names={LIST: "workflow_id"} | dict.fromkeys(_BY_HAND, "workflow"),
     )  # fmt: skip
 
     # No caller gives the following; other code of ours does.

@@ -30,12 +30,11 @@ from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.db import connections
-from django.db.models import Q
 
 from django_ojs.backoff import Backoff
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import filters, ids, log, order
-from django_ojs.events.filters import Filter, Kinds
+from django_ojs.events.filters import Filter, Kinds, condition_of
 from django_ojs.events.order import LogPosition
 from django_ojs.guard import get_logger
 from django_ojs.models import Event
@@ -129,10 +128,8 @@ class LogReader:
             other, gap = self._checked(place)
             if other is not None:
                 return other
-            condition = Q(pk__in=[])
-            for each in filters:
-                condition |= each.condition()
-            return self._pages(order.behind(self._using, place).filter(condition)[:PAGE], filters, place, gap)
+            found = order.behind(self._using, place).filter(condition_of(filters))
+            return self._pages(found[:PAGE], filters, place, gap)
 
         return await self._run(self._replays, read_replay)
 

@@ -246,7 +246,7 @@ class JobFeed(Feed):
         self._row = row
         # The end must be seen, whichever events the client wants.
         self._asked_for = wanted
-        self.wanted = Filter(types=(*wanted.types, *ENDS) if wanted.types else (), job_ids=wanted.job_ids)
+        self.wanted = dataclasses.replace(wanted, types=(*wanted.types, *ENDS) if wanted.types else ())
 
     def opening(self, begin: Beginning) -> str:
         if self._row["state"] in states.TERMINAL:

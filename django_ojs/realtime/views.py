@@ -225,7 +225,10 @@ def _need_asgi(request: Request) -> None:
 def of_job(request: Request, job_id: str) -> Feed:
     row = _row(request, job_id)
     types = query.texts(request, "event_types", STREAM_QUERY)
-    return sse.JobFeed(row, Filter(types=tuple(types), job_ids=(row["id"],)))
+    wanted = Filter(
+        types=tuple(types), job_ids=(row["id"],), only_queues=queue_limit(request), only_types=type_limit(request)
+    )  # of a job that is, or was, in another queue
+    return sse.JobFeed(row, wanted)
 
 
 def of_queue(request: Request, name: str) -> Feed:

@@ -215,8 +215,11 @@ class Connection:
         facts = {key: message[key] for key in ("channel", "subscription_id") if isinstance(message.get(key), str)}
         await self._write(messages.error(messages.word(error), error.message, message.get("request_id"), **facts))
 
-    async def _subscribe(self, asked: list[Subscribe], after: str | None, again: Sequence[Subscription] = ()) -> None:
-        """Begin these subscriptions, and those made before `again`, after that event or with what is new."""
+    async def _subscribe(
+        self, asked: list[Subscribe], after: str | None, again: Sequence[Subscription] = (), *, resumes: bool = False
+    ) -> None:
+        """Begin these subscriptions, and those made before `again`, after that event or with what is new. `resumes`:
+        later ones begin there too, unless this is refused."""
         keys = self._subscriptions.keys() | {each.key for each in asked}
         if len(keys) > ojs_settings.REALTIME_MAX_SUBSCRIPTIONS:
             limit = ojs_settings.REALTIME_MAX_SUBSCRIPTIONS
@@ -242,6 +245,8 @@ class Connection:
                 self._place = min(self._place, place)  # a notice that comes before the replay must not stand behind it
                 self._replays.append(EventReplay([*new, *again], place, now))
                 self._stream.put(StreamItem("nudge"))  # the replay comes when everything has been sent that waits now
+            if resumes and after is not None:
+                await self._resumed(after)
             for made in new:
                 await self._write(messages.subscribed(made.asked))
             if gap is not None and after is not None:
@@ -261,13 +266,17 @@ class Connection:
 
     async def _restart(self, command: Resume) -> None:
         """`resume`: from behind that event everything that is subscribed, now and later on this connection."""
-        await self._start(command.after)
-        self._resume = command.after
         replaced = {each.key for each in command.subscriptions}
         again = [each for key, each in self._subscriptions.items() if key not in replaced]
-        await self._write(messages.resumed(command.after))
         if command.subscriptions or again:
-            await self._subscribe(command.subscriptions, command.after, again)
+            await self._subscribe(command.subscriptions, command.after, again, resumes=True)
+        else:
+            await self._start(command.after)
+            await self._resumed(command.after)
+
+    async def _resumed(self, after: str) -> None:
+        self._resume = after
+        await self._write(messages.resumed(after))
 
     async def _unsubscribe(self, command: Unsubscribe) -> None:
         """End a subscription, or all of a channel. One that is unknown is ended, too, and acknowledged."""

@@ -81,6 +81,8 @@ def test_a_name_is_taken_only_once_even_by_a_revoked_key() -> None:
         ("job_types", {"job_types": ["*"]}),
         ("job_types", {"job_types": ["mail.*.x"]}),
         ("job_types", {"job_types": ["mail-x.*"]}),
+        ("queues", {"queues": [f"q{n}" for n in range(501)]}),
+        ("job_types", {"job_types": [f"t{n}.*" for n in range(501)]}),
         ("expires_at", {"expires_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}),
         ("expires_at", {"expires_at": dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(dt.timedelta(hours=-8)))}),
     ],

@@ -119,6 +119,8 @@ def test_a_failure_is_retried_or_handed_back(served: Served) -> None:
     assert answer["next_attempt_at"]
     other = enqueue(served, "other")
     fetch(served)
+    refused = served.refused("Nack", {"job_id": other["id"], "error": {"message": "x"}}, x_ojs_requeue="yes")
+    assert (refused.code.name, refused.info.metadata["field"]) == ("INVALID_ARGUMENT", "requeue")
     answer = served.call("Nack", {"job_id": other["id"]}, x_ojs_requeue="true")
     assert answer["state"] == "available"
     fetch(served)

@@ -289,3 +289,22 @@ def test_a_heartbeat_for_a_job_leaves_the_row_of_its_worker_alone(guarded: Serve
         assert answer["state"] == "quiet", "what its worker is to do"
     assert Job.objects.get().visible_until > until
     assert Worker.objects.values().get() == before
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_heartbeat_for_the_worker_of_another_tells_nothing_of_its_jobs(guarded: Served, free: bool) -> None:
+    owner, foreigner = key("work", "push"), key("work", queues=["a"])
+    guarded.call("Enqueue", {"type": "b.run", "args": [], "options": {"queue": "b"}}, x_ojs_api_key=owner)
+    guarded.call("Fetch", {"queues": ["b"], "worker_id": "wb"}, x_ojs_api_key=owner)
+    if free:
+        Worker.objects.update(owner="", queues=None)
+    until = Job.objects.get().visible_until
+    document = {"worker_id": "wb", "visibility_timeout_ms": 7_200_000}
+    if free:
+        answer = guarded.call("Heartbeat", document, x_ojs_api_key=foreigner)
+        assert not any(map(answer.get, ("jobs_extended", "jobs_lost", "cancelled_jobs")))
+    else:
+        refused = guarded.refused("Heartbeat", document, x_ojs_api_key=foreigner)
+        assert (refused.code.name, refused.info.metadata.get("queue")) == ("PERMISSION_DENIED", None)
+        assert "another caller" in refused.message
+    assert Job.objects.get().visible_until == until

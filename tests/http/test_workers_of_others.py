@@ -92,6 +92,21 @@ def test_the_worker_of_another_key_is_nobodys_business(
         return
     error = error_of(calls(own)[name](foreigner), 403, "permission_denied")
     assert "host-b" not in str(error)
+    assert "b.run" not in str(error), "what it has to do"
+    assert error["details"].get("queue") != "b"
+    assert rows() == before
+
+
+@pytest.mark.parametrize("name", ["deregister", "remove"])
+def test_a_silent_worker_that_is_refused_tells_nothing_of_its_jobs(with_key: Any, name: str) -> None:
+    """Its name is free, but it holds a job beyond the limits of who says goodbye for it."""
+    owner, foreigner = with_key("work", "push", queues=["b"]), with_key("work", queues=["a"])
+    owner.push("b.run", queue="b")
+    owner.fetch("b", worker_id=WORKER)
+    Worker.objects.update(owner="", queues=None)
+    before = rows()
+    error = error_of(calls("")[name](foreigner), 403, "permission_denied")
+    assert ("b.run" in str(error), error["details"].get("queue")) == (False, None)
     assert rows() == before
 
 

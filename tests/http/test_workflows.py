@@ -125,6 +125,18 @@ def test_failure_retry_and_cancellation(api: Api) -> None:
     assert api.post("/workers/fetch", {"queues": ["default"]}).json()["jobs"] == []
 
 
+def test_the_jobs_of_a_workflow_are_a_list(api: Api) -> None:
+    api.push()
+    flow = create(api, id="order-17", type="group", jobs=[A, B])
+    for workflow_id in (flow["id"], "order-17"):
+        found = api.get("/jobs", {"workflow_id": workflow_id}).json()
+        assert sorted(job["type"] for job in found["jobs"]) == sorted([A["type"], B["type"]])
+        assert found["total"] == 2
+    assert api.get("/jobs", {"workflow_id": "order-18"}).json()["jobs"] == []
+    refused = error_of(api.get("/jobs", {"workflow_id": "no id"}), 400, "invalid_request")
+    assert refused["details"]["field"] == "workflow_id"
+
+
 def test_active_members_are_cancelled_on_demand(api: Api) -> None:
     flow = create(api, type="group", jobs=[A, B])
     job = api.fetch()
@@ -139,6 +151,9 @@ def test_a_body_says_as_a_query_does_that_active_members_are_cancelled(api: Api)
         flow = create(api, type="group", jobs=[A, B])
         api.fetch()
         error_of(api.post(f"/workflows/{flow['id']}/cancel", {"cancel_active": "true"}), 400, "invalid_request")
+        for misspelt in ("treu", "maybe", "yes"):
+            refused = api.post(f"/workflows/{flow['id']}/cancel?cancel_active={misspelt}", body)
+            assert error_of(refused, 400, "invalid_request")["details"]["field"] == "cancel_active"
         assert api.post(f"/workflows/{flow['id']}/cancel{path}", body).json()["steps_cancelled"] == stopped
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ojs import clock
+from django_ojs import clock, keys
 from django_ojs.events import filters, ids, log, order
 from django_ojs.events.catalogue import CATALOGUE, Record, of_cron, of_queue, of_worker
 from django_ojs.events.filters import Filter
@@ -108,3 +108,20 @@ def test_who_sees_the_change_of_state(wanted: Filter, sees: set[str]) -> None:
     envelope = {"type": "job.started", "id": ids.encode(1, clock.now(), "salt"), "data": data}
     found = filters.views(wanted.kinds, envelope, "salt", order.LogPosition(1, 1))
     assert {view["type"] for view in found} == sees
+
+
+@pytest.mark.parametrize(
+    "wanted, number",
+    [
+        (Filter(only_types=(*(f"t{n}.*" for n in range(keys.MAX_LIMITS - 1)), "a.*")), 100),
+        (Filter(job_types=(*(f"t{n}" for n in range(2600)), "a.one")), 100),
+        (Filter(types=("job.completed",), queues=("mail",)), 1001),
+    ],
+    ids=["limits", "names", "filters"],
+)
+def test_many_filters_are_one_condition_that_a_database_takes(
+    written: list[Event], wanted: Filter, number: int
+) -> None:  # fmt: skip
+    """Those of a connection with all its subscriptions."""
+    found = set(Event.objects.filter(filters.condition_of([wanted] * number)))
+    assert found.issuperset(event for event in written if wanted.matches(event))

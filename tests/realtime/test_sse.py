@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import gc
 import re
+import uuid
 from typing import Any, ClassVar
 
 import pytest
@@ -24,7 +25,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.push import push
-from django_ojs.models import Event, EventLog, Queue
+from django_ojs.models import Event, EventLog, Job, Queue
 from django_ojs.queues import configuration
 from django_ojs.realtime import slots, sse, views
 from django_ojs.realtime.hub import Hub
@@ -574,6 +575,16 @@ class TestRights:
             async with listen(path, query, **bearer) as stream:
                 assert stream.status == 403, path
                 await stream.body()
+
+    async def test_a_stream_about_a_job_has_nothing_of_a_queue_that_it_was_in_before(self, settings: Any) -> None:
+        settings.OJS = {}
+        _, text = await do(keys.create, "k", ["read"], queues=["mail"])
+        (job_id,) = await enqueue("mail.send", queue="other")
+        await do(Job.objects.update, queue="mail")
+        async with listen(f"/jobs/{job_id}/events", "since=1h", authorization=f"Bearer {text}") as stream:
+            assert stream.status == 200
+            await do(cancel_one, uuid.UUID(job_id))
+            assert [found.data["data"]["queue"] for found in await stream.rest()] == ["mail"]
 
     async def test_a_key_that_is_revoked_ends_its_streams(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}

@@ -271,6 +271,19 @@ class TestCursors:
             assert [f["data"]["job_type"] for f in frames[3:] if "specversion" in f] == ["a.n1", "a.n2"]
             await socket.nothing()
 
+    async def test_a_resume_that_is_refused_changes_nothing(self) -> None:
+        await enqueue("a.n0")
+        cursor = (await do(log.read)).cursor
+        await enqueue("a.n1")
+        async with connected() as socket:
+            more = ["queue:default", f"job:{new_job_id()}"]
+            answer = await socket.ask({"action": "resume", "last_event_id": cursor, "subscriptions": more})
+            assert (answer["type"], answer["code"]) == ("error", "not_found")
+            await subscribe(socket, channel="queue:default")
+            await enqueue("a.n2")
+            assert [frame["data"]["job_type"] for frame in await socket.events(1)] == ["a.n2"]
+            await socket.nothing()
+
     async def test_an_interval_leaves_out_what_comes_too_soon_and_only_there(self) -> None:
         async with connected() as socket:
             answer = await subscribe(socket, channel="events", filter={}, min_interval_ms=60_000)
