@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ojs import audit, clock
+from django_ojs import audit, clock, doctor
 from django_ojs.errors import Conflict, Duplicate, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.jobs.cancel import cancel
@@ -16,8 +16,9 @@ from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, Workflow
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.queues import configuration, deletion
-from django_ojs.queues.configuration import configure, document
+from django_ojs.queues.configuration import configure, document, pause
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
 from django_ojs.workflows import workflow
@@ -115,6 +116,23 @@ class TestAdmission:
                 make(queue)
         configure("_default", {"draining": None})
         make("new")
+
+    def test_the_status_of_a_queue_is_what_holds(self, admin_client: Client, django_assert_num_queries: Any) -> None:
+        for queue in ("p", "q", "r"):
+            make(queue)
+        pause("p")
+        configure("_default", {"draining": True})
+        assert {queue["name"]: queue["state"] for queue in call("GET", "/queues").json()["queues"]} == {
+            "default": "draining", "p": "paused", "q": "draining", "r": "draining",
+        }  # fmt: skip
+        assert call("GET", "/queues/q").json()["state"] == "draining"
+        assert call("POST", "/queues/p/resume").json()["status"] == "draining"
+        assert set(doctor.Site("default").status.values()) == {"draining"}
+        assert ">draining</span>" in admin_client.get("/admin/django_ojs/queue/").content.decode()
+        with django_assert_num_queries(1):
+            assert {queue.status for queue in Queue.objects.exclude(pk=TEMPLATE).annotate(**ALL_DRAIN)} == {"draining"}
+        configure("_default", {"draining": None})
+        assert call("GET", "/queues/q").json()["state"] == "active"
 
 
 class TestRemoval:
