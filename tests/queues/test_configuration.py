@@ -21,6 +21,7 @@ from django_ojs.queues import configuration, deletion
 from django_ojs.queues.configuration import configure, document, pause
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
 
@@ -223,6 +224,19 @@ class TestRemoval:
             make("other", unique=by_queue)
         make("q", unique=by_queue)
         assert list(Job.objects.filter(queue="other").values_list("rate_key", flat=True)) == ["queue:other"]
+
+    def test_moved_jobs_are_due_but_for_those_that_wait_for_a_run(self, frozen_clock: Any) -> None:
+        make(rate_limit={"rate": {"limit": 1, "period": "P1D"}, "on_limit": "reschedule"})
+        make(rate_limit={"rate": {"limit": 1, "period": "P1D"}, "on_limit": "reschedule"})
+        held = make()
+        Job.objects.filter(pk=held["id"]).update(due_at=HELD_UNTIL)
+        later = make(scheduled_at="2099-01-01T00:00:00Z")
+        assert len(fetch(Fetch(["q"], count=9))) == 1
+        assert Job.objects.filter(state="available", due_at__gt=frozen_clock.now, due_at__lt=HELD_UNTIL).exists()
+        remove("q", "move", "other")
+        assert len(fetch(Fetch(["other"], count=9))) == 1
+        assert Job.objects.get(pk=held["id"]).due_at == HELD_UNTIL
+        assert Job.objects.get(pk=later["id"]).due_at.year == 2099
 
     @pytest.mark.parametrize(
         "strategy, target", [("burn", ""), ("move", ""), ("move", "q")],
