@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ojs import audit, clock, doctor
+from django_ojs import audit, clock, doctor, retention
 from django_ojs.errors import Conflict, Duplicate, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.jobs.cancel import cancel
@@ -285,6 +285,23 @@ class TestRetention:
         assert Workflow.objects.get().steps.get().queue == "long"
         frozen_clock.advance(days=30)
         assert prune()["workflows"] == 1
+
+    def test_workflows_that_stay_are_passed_by_in_stretches(
+        self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        settings.OJS = {"SEARCH_SECONDS": 0}
+        monkeypatch.setattr(retention, "_STRETCH", 2)
+        configure("_default", {"retention": {"completed": "PT1H"}})
+        configure("long", {"retention": {"completed": "P30D"}})
+        for queue in ["long"] * 5 + ["q"]:
+            frozen_clock.advance(seconds=1)
+            step = {"type": "a.b", "args": [], "options": {"queue": queue}}
+            workflow.create({"type": "chain", "name": queue, "steps": [step]})
+            ack_one(Ack(fetch(Fetch([queue]))[0]["id"]))
+        frozen_clock.advance(hours=2)
+        assert [prune()["workflows"] for _ in range(4)] == [0, 1, 0, 0]
+        frozen_clock.advance(days=30)
+        assert sum(prune()["workflows"] for _ in range(4)) == 5
 
     def test_a_queue_keeps_its_jobs_as_long_as_it_says_and_the_others_as_the_site_says(self, frozen_clock: Any) -> None:
         configure("short", {"retention": {"completed": "PT1H"}})
