@@ -77,7 +77,7 @@ def _store(found: Sequence[Finding], wanted: AlertRules, *, using: str) -> Chang
         raised = [_raised(finding, wanted, now) for key, finding in by_key.items() if key not in there]
         for key in by_key.keys() & there.keys():
             _see_again(there[key], by_key[key], now)
-        over = [alert for key, alert in there.items() if now - alert.seen_at >= LOOKS * wanted.every]
+        over = [alert for key, alert in there.items() if abs(now - alert.seen_at) >= LOOKS * wanted.every]
         for alert in over:
             alert.key, alert.cleared_at = None, now
             alert.untold = Alert.Untold.CLEARED if wanted.mail_to else ""

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models.lookups import IsNull
 
 from django_ojs import audit, clock, tenants
 from django_ojs.conf import ojs_settings
@@ -156,28 +157,60 @@ def _unneeded(jobs: QuerySet[Job], using: str) -> QuerySet[Job]:
 
 def _prune_workflows(ages: Mapping[str, _Ages], now: dt.datetime, batch: int, using: str) -> int:
     """A completed or cancelled workflow goes with its jobs, a failed one with its dead letters; where queues keep
-    theirs longer, not before the last that it has there."""
-    old = Q(pk__in=[])
+    theirs longer, not before the last that it has there.
+
+    Those that stay are passed by in stretches, for as long as a search may take; the next pass goes on from there.
+    """
+    old, edges = Q(pk__in=[]), []
     for state, kind in (("completed", "completed"), ("cancelled", "cancelled"), ("failed", "dead_letter")):
         age, own = ages[kind]
         if age is None:
             continue
-        due = Q(state=state, finished_at__lt=_edge(now, age))
+        edges.append(_edge(now, age))
+        due = Q(state=state, finished_at__lt=edges[-1])
         if (longest := max(own.values(), default=age)) > age:
             kept = WorkflowStep.objects.using(using).filter(workflow_id=OuterRef("pk"), job__queue__in=list(own))
-            due &= Q(finished_at__lt=_edge(now, longest)) | Q(~Exists(kept))
+            # Looked up for each workflow: for EXISTS all steps and jobs may be read.
+            first: Any = Subquery(kept.order_by("position").values("pk")[:1])
+            due &= Q(finished_at__lt=_edge(now, longest)) | Q(IsNull(first, True))
         old |= due
-    finished = Workflow.objects.using(using).filter(old, finished_at__isnull=False)
-    listed = list(finished.order_by("finished_at").values_list("pk", flat=True)[:batch])
-    if not listed:
+    if not edges:
+        return 0
+    finished = Workflow.objects.using(using).filter(finished_at__lt=max(edges))
+    if not (listed := _old_workflows(finished.order_by("finished_at"), old, batch, using)):
         return 0
     with atomic(using=using):
-        ids = still_fitting(finished, listed, using, skip_locked=True)  # a failed one may have been retried since
+        # A failed one may have been retried since.
+        ids = still_fitting(finished.filter(old), listed, using, skip_locked=True)
         if ids:
             WorkflowStep.objects.using(using).filter(workflow_id__in=ids)._raw_delete(using)
             WorkflowStart.objects.using(using).filter(pk__in=ids)._raw_delete(using)
             Workflow.objects.using(using).filter(pk__in=ids)._raw_delete(using)
     return len(ids)
+
+
+#: The end up to which this process has looked at workflows; those before it are looked at again after the last.
+_looked_at: dict[Hashable, dt.datetime] = {}
+
+
+def _old_workflows(finished: QuerySet[Workflow], old: Q, batch: int, using: str) -> list[uuid.UUID]:
+    scope = tenants.scope(using)
+    found: list[uuid.UUID] = []
+    until = time.monotonic() + ojs_settings.SEARCH_SECONDS
+    while True:
+        place = _looked_at.get(scope)
+        rest = finished if place is None else finished.filter(finished_at__gt=place)
+        reached = rest.values_list("finished_at", flat=True)[_STRETCH : _STRETCH + 1].first()
+        due = rest.filter(old) if reached is None else rest.filter(old, finished_at__lte=reached)
+        found += due.values_list("pk", flat=True)[: batch - len(found)]
+        if len(found) == batch:
+            return found
+        if reached is None:
+            _looked_at.pop(scope, None)
+            return found
+        _looked_at[scope] = reached
+        if time.monotonic() > until:
+            return found
 
 
 def _prune_results(now: dt.datetime, batch: int, using: str) -> int:
@@ -233,6 +266,7 @@ _STRETCH = 10_000
 def forget() -> None:
     """Drop what this process remembers: the next pass looks at all results and checkpoints."""
     _seen.clear()
+    _looked_at.clear()
     checkpoints.forget_reached()
 
 

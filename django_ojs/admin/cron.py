@@ -296,8 +296,11 @@ def next_runs(schedule: CronSchedule, number: int = 5) -> list[dt.datetime]:
     """When it fires next, as the clocks of its zone will show it; none while it is disabled."""
     if schedule.next_run_at is None:
         return []
-    parsed = cron_policy.parse_expression(schedule.expression, schedule.timezone)
     found = [schedule.next_run_at]
+    try:
+        parsed = cron_policy.parse_expression(schedule.expression, schedule.timezone)
+    except ValueError:  # a zone that this machine does not know
+        return found
     while len(found) < number:
         found.append(parsed.next_after(found[-1], found[-1]).at)
     return [instant.astimezone(parsed.zone) for instant in found]

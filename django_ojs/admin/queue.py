@@ -31,7 +31,7 @@ from django_ojs.admin.operate import AdminVerb, OperatingAdmin, actor, one_by_on
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.models import Job, Queue
-from django_ojs.models.queue import TEMPLATE
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume, why_paused
 from django_ojs.rules import names, queueconfig
@@ -265,7 +265,7 @@ class QueueAdmin(OperatingAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
         """All but the template, which is no queue: its values hold for all of them. It has a page of its own."""
         found: QuerySet[Queue] = super().get_queryset(request)
-        return found.exclude(pk=TEMPLATE)
+        return found.exclude(pk=TEMPLATE).annotate(**ALL_DRAIN)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
         if unquote(object_id) != TEMPLATE:

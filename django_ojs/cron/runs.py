@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django.db import transaction
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
 
 from django_ojs import clock, spellings, states
@@ -30,6 +31,7 @@ from django_ojs.faults import is_general
 from django_ojs.guard import get_logger
 from django_ojs.hooks import replaceable
 from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.candidates import Pushed
 from django_ojs.jobs.push import push
 from django_ojs.lifecycle.ended import queues_claimed
 from django_ojs.messages import phrase
@@ -163,10 +165,10 @@ def _launch(
     if previous and schedule.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
         cancel(previous, cancelled_by=f"cron:{schedule.name}", reason="The next run began.", using=using)
     (pushed,) = push([job_document(schedule, nominal)], component=COMPONENT, limits=limits, using=using)
-    if pushed.row is None:
-        return Skipped("enqueue_dropped", "dropped")
-    if pushed.status == "duplicate":
-        return Skipped("enqueue_rejected", "duplicate", pushed.row["id"])
+    if pushed.row is None or pushed.status == "duplicate":
+        if previous and schedule.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
+            transaction.set_rollback(True, using=using)  # no run begins, so the one before it goes on
+        return _refused(pushed)
     hold = bool(previous) and schedule.overlap_policy == OverlapPolicy.ENQUEUE
     record_run(schedule.name, pushed.row, nominal, now, using, hold=hold)
     if hold and len(previous) > 2:
@@ -175,6 +177,12 @@ def _launch(
     runs.update(last_run_at=now, run_count=F("run_count") + 1)
     schedule.last_run_at, schedule.run_count = now, schedule.run_count + 1
     return pushed.row
+
+
+def _refused(pushed: Pushed) -> Skipped:
+    if pushed.row is None:
+        return Skipped("enqueue_dropped", "dropped")
+    return Skipped("enqueue_rejected", "duplicate", pushed.row["id"])
 
 
 def job_document(schedule: CronSchedule, nominal: dt.datetime) -> dict[str, Any]:
@@ -299,7 +307,8 @@ def unhold_next(queues: Sequence[str] | None = None, using: str | None = None) -
     held = held if queues is None else held.filter(queue__in=list(queues))
     with atomic(using=using):
         held.filter(~_is_live()).update(held=False)  # cancelled or expired while it waited
-        first = dict(held.values_list("name").annotate(Min("id")))
+        # The first of all: a schedule that was given another queue may have runs that wait in both.
+        first = dict(runs.filter(held=True, name__in=held.values("name")).values_list("name").annotate(Min("id")))
         busy = set(runs.filter(_is_live(), name__in=first, held=False).values_list("name", flat=True))
         heads = [pk for name, pk in first.items() if name not in busy]
         return _let_go(runs.filter(pk__in=heads), using) if heads else 0

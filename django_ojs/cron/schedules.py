@@ -163,7 +163,10 @@ def aim_again(*, using: str | None = None) -> int:
         found = list(ahead.filter(pk__in=names).order_by("name").select_for_update())
         for schedule in found:
             schedule.anchor_at = now
-            _aim(schedule, now)
+            try:
+                _aim(schedule, now)
+            except ValueError:  # its zone has left this machine: the next tick disables it
+                schedule.wake_at = now
             schedule.save(using=using, update_fields=["anchor_at", "wake_at", "next_run_at"])
     return len(found)
 

@@ -17,7 +17,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
 from django_ojs.messages import Phrase, phrase
 from django_ojs.models import Lease, Maintenance, Queue, Worker
-from django_ojs.models.queue import TEMPLATE
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.queues import maintenance
 from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
@@ -157,7 +157,7 @@ class Site:
     def status(self) -> dict[str, str]:
         """The status of each queue that has a row, by name."""
         rows = Queue.objects.using(self.using).exclude(pk=TEMPLATE).only("name", "paused", "draining")
-        return {queue.name: queue.status for queue in rows}
+        return {queue.name: queue.status for queue in rows.annotate(**ALL_DRAIN)}
 
     @cached_property
     def waiting(self) -> dict[str, int]:

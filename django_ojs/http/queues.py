@@ -42,7 +42,7 @@ from django_ojs.http.serializers import (
 )
 from django_ojs.models import Job, Queue
 from django_ojs.models.fields import same_name
-from django_ojs.models.queue import TEMPLATE
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import (
     MAX_REASON,
@@ -471,7 +471,7 @@ class QueueViewSet(OJSViewSet):
         using = router.db_for_write(Queue)
         if not self.operator:
             configuration.ensure([DEFAULT_QUEUE], clock.now(using), using)
-        found = Queue.objects.using(using).exclude(name=TEMPLATE)
+        found = Queue.objects.using(using).exclude(name=TEMPLATE).annotate(**ALL_DRAIN)
         limit = queue_limit(self.request)
         return found if limit is None else found.filter(name__in=limit)
 

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Min, OuterRef, Q, Subquery, Sum
+from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Substr
 
 from django_ojs import clock, spellings, states, tenants
 from django_ojs.access import Limits
@@ -27,7 +28,7 @@ from django_ojs.queues.configuration import effective, flag_limited
 from django_ojs.rules import durations, names, ratelimit
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault
-from django_ojs.rules.ratelimit import RatePolicy
+from django_ojs.rules.ratelimit import RatePolicy, queue_key
 from django_ojs.states import State
 from django_ojs.store import store_of
 
@@ -220,7 +221,8 @@ def is_shared(key: str, limits: Limits, using: str) -> bool:
 
 
 def prune(now: dt.datetime, batch: int, using: str) -> int:
-    """Forget starts that no window reaches any more, overrides that ended, and keys without jobs."""
+    """Forget starts that no window reaches any more, overrides that ended, and keys without jobs that hold nothing
+    back; of those of queues the ones whose queue is gone."""
     RateStart.objects.using(using).filter(expires_at__lte=now).delete()
     ended = RateLimit.objects.using(using).filter(override_expires_at__lte=now)
     for key in list(ended.values_list("pk", flat=True)):
@@ -229,7 +231,9 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
                 flag_limited(_flagged(key), using)
     with atomic(using=using):
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
-        idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
+        idle = idle.exclude(next_allowed_at__gt=now).exclude(blocked_until__gt=now)
+        queues = Queue.objects.using(using).filter(name=Substr(OuterRef("key"), len(queue_key("")) + 1))
+        idle = idle.exclude(Exists(queues), key__startswith=queue_key(""))
         limited = Job.objects.using(using).filter(rate_key__gt="")  # in the words of the index
         # Looked up for each key: as EXISTS it may become a join with all of the index.
         first: Any = Subquery(limited.filter(rate_key=OuterRef("key")).order_by("state").values("pk")[:1])

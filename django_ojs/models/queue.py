@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Exists, Q
+from django.utils.functional import cached_property
 
 from django_ojs.models.fields import JSONTextField, NameField, OJSModel
 
@@ -41,11 +42,19 @@ class Queue(OJSModel):
 
     @property
     def status(self) -> str:
-        return "paused" if self.paused else "draining" if self.draining else "active"
+        return "paused" if self.paused else "draining" if self.draining or self.all_drain else "active"
+
+    @cached_property
+    def all_drain(self) -> bool:
+        """Whether the template drains, and so every queue. Lists read it along with their rows (`ALL_DRAIN`)."""
+        return Queue.objects.using(self._state.db).filter(_TEMPLATE_DRAINS).exists()
 
 
 #: The reserved name of the row whose values all queues begin with (jobs 4.1); no queue can be called so.
 TEMPLATE = "_default"
+_TEMPLATE_DRAINS = Q(pk=TEMPLATE, draining=True)
+#: For `annotate`: whether the template drains.
+ALL_DRAIN = {"all_drain": Exists(Queue.objects.filter(_TEMPLATE_DRAINS))}
 
 
 class RateLimit(OJSModel):

@@ -31,6 +31,7 @@ from django_ojs.queues import configuration
 from django_ojs.rules import unique
 from django_ojs.rules.faults import fault
 from django_ojs.rules.ratelimit import key_in
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 
@@ -166,15 +167,19 @@ def _discard(name: str, *, using: str) -> int:
 
 
 def _move(name: str, target: str, *, using: str) -> int:
-    """Only the jobs that wait, whose states stay."""
+    """Only the jobs that wait, whose states stay. Those that a limit has put off are due: the target may have room."""
     store = store_of(using)
     configuration.ensure([target], clock.now(using), using)
     rows = store.lock_where(Q(queue=name) & in_states(_WAITING), limit=BATCH)
     for row in rows:
         row.update(queue=target, rate_key=key_in(row["rate_key"], target))
         row["unique_key"] = row["unique_key"] and _unique_key(row)
+        if row["state"] == State.AVAILABLE and row["due_at"] != HELD_UNTIL:
+            row["due_at"] = None
     for state in _WAITING:
-        store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key"))
+        store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key", "due_at"))
+    if rows:
+        wake_workers(using)
     return len(rows)
 
 

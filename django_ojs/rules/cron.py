@@ -77,21 +77,26 @@ def parse(
     name = check_name(body.get("name") if base is None else body.get("name", base.name))
     if base is not None and name != base.name:
         raise fault("name", phrase("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
-    timezone = _timezone(body, base.timezone if base else UTC_NAME)
+    enabled = body.get("enabled")
+    enabled = (base is None or base.enabled) if enabled is None else flag(enabled, "enabled")
+    if base is not None and not enabled and body.get("cron") is None and body.get("timezone") is None:
+        expression, timezone = base.expression, base.timezone  # whose zone may have left this machine
+    else:
+        timezone = _timezone(body, base.timezone if base else UTC_NAME)
+        expression = _expression(body, base.expression if base else None, timezone)
     template, spec = _job(body, base.document if base else {}, now, read, rivals)
     policy = _policy(body, base.overlap_policy if base else OverlapPolicy.SKIP)
     if policy is OverlapPolicy.ENQUEUE and (spec.pending or spec.scheduled_at is not None):
         raise fault("overlap_policy", phrase("cannot be enqueue for jobs that are delayed or pending"), policy.value)
-    enabled = body.get("enabled")
     return CronSpec(
         name=name,
-        expression=_expression(body, base.expression if base else None, timezone),
+        expression=expression,
         timezone=timezone,
         type=spec.type,
         queue=spec.queue,
         template=template,
         overlap_policy=policy,
-        enabled=(base is None or base.enabled) if enabled is None else flag(enabled, "enabled"),
+        enabled=enabled,
         description=_description(body, base.description if base else ""),
     )
 

@@ -101,6 +101,13 @@ def test_what_comes_and_goes_is_one_alert_and_what_comes_again_another(site: Fro
     assert Alert.objects.filter(key=None).count() == 1
 
 
+def test_what_was_seen_while_the_clock_was_ahead_is_over_when_it_is(site: FrozenClock) -> None:
+    check()
+    configuration.resume("mail")
+    site.advance(days=-1)
+    assert [alert.about for alert in check().cleared] == ["mail"]
+
+
 def test_the_figures_of_an_open_alert_stay_true(site: FrozenClock) -> None:
     check()
     push([{"type": "mail.send", "queue": "mail", "args": []}])

@@ -254,6 +254,29 @@ class TestTick:
         assert events()[0]["data"]["reason"] == "disabled"
         assert "is disabled" in caplog.text
 
+    def test_one_that_cannot_be_read_any_more_is_shown_and_can_be_disabled(self, admin_client: Any) -> None:
+        make()
+        CronSchedule.objects.update(timezone="Gone/Forever")
+        assert admin_client.get("/admin/django_ojs/cronschedule/report/change/").status_code == 200
+        schedules.set_enabled("report", False)
+        schedules.update("report", {"description": "no more"})
+        with pytest.raises(InvalidRequest, match="timezone"):
+            schedules.set_enabled("report", True)
+        schedules.update("report", {"enabled": True, "timezone": "Europe/Paris"})
+
+    def test_one_that_cannot_be_read_and_fired_by_a_clock_ahead_stops_no_other(self, frozen_clock: Any) -> None:
+        make("gone")
+        make("sound")
+        frozen_clock.advance(days=1)
+        tick()
+        frozen_clock.advance(days=-1)
+        CronSchedule.objects.filter(pk="gone").update(timezone="Gone/Forever")
+        cron = Cron()
+        cron.run_once("default")
+        cron.run_once("default")
+        assert not schedules.get("gone").enabled
+        assert schedules.get("sound").next_run_at == frozen_clock.now + dt.timedelta(minutes=1)
+
 
 class TestClockChanges:
     def test_what_a_clock_skips_is_told_when_it_skips_it(self, frozen_clock: Any) -> None:
@@ -351,6 +374,27 @@ class TestOverlap:
         tick()
         assert [job["state"] for job in jobs()] == ["completed", "available"]
 
+    @pytest.mark.parametrize("refuses", ["dropped", "duplicate"])
+    def test_cancel_previous_cancels_nothing_where_no_run_begins(self, frozen_clock: Any, refuses: str) -> None:
+        unique = {"keys": ["type"], "on_conflict": "ignore", "states": ["cancelled", "active"]}
+        make(overlap_policy="cancel_previous", **({"options": {"unique": unique}} if refuses == "duplicate" else {}))
+        frozen_clock.advance(minutes=1)
+        tick()
+        (first,) = claimed()
+
+        def drop(job: dict[str, Any], further: Any) -> Any:
+            return further(job) if refuses == "duplicate" else None
+
+        middleware.enqueue_chain.add(drop)
+        try:
+            frozen_clock.advance(minutes=1)
+            tick()
+        finally:
+            middleware.enqueue_chain.remove(drop)
+        assert [(job["id"], job["state"]) for job in jobs()] == [(first, "active")]
+        assert events("cron.skipped")[0]["data"]["reason_code"] == refuses
+        assert events("job.cancelled") == []
+
 
 class TestEnqueuePolicy:
     """Available, and yet not handed out while another run is active."""
@@ -418,6 +462,15 @@ class TestEnqueuePolicy:
         ack_one(Ack(claimed()[0]))
         runs.unhold_next(["another"])
         assert CronRun.objects.filter(held=True).count() == 2
+
+    def test_the_first_goes_first_also_where_the_schedule_has_got_another_queue(self, frozen_clock: Any) -> None:
+        (first,) = claimed()
+        schedules.update("report", {"queue": "other"})
+        frozen_clock.advance(minutes=1)
+        tick()
+        ack_one(Ack(first))
+        assert claimed("other") == []
+        assert claimed() == [jobs()[1]["id"]]
 
     def test_the_schedule_may_be_gone(self) -> None:
         schedules.delete("report")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ojs import audit, clock
+from django_ojs import audit, clock, doctor, retention
 from django_ojs.errors import Conflict, Duplicate, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.jobs.cancel import cancel
@@ -16,10 +16,12 @@ from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, Workflow
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.queues import configuration, deletion
-from django_ojs.queues.configuration import configure, document
+from django_ojs.queues.configuration import configure, document, pause
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
 
@@ -127,6 +129,23 @@ class TestAdmission:
         configure("_default", {"draining": None})
         make("new")
 
+    def test_the_status_of_a_queue_is_what_holds(self, admin_client: Client, django_assert_num_queries: Any) -> None:
+        for queue in ("p", "q", "r"):
+            make(queue)
+        pause("p")
+        configure("_default", {"draining": True})
+        assert {queue["name"]: queue["state"] for queue in call("GET", "/queues").json()["queues"]} == {
+            "default": "draining", "p": "paused", "q": "draining", "r": "draining",
+        }  # fmt: skip
+        assert call("GET", "/queues/q").json()["state"] == "draining"
+        assert call("POST", "/queues/p/resume").json()["status"] == "draining"
+        assert set(doctor.Site("default").status.values()) == {"draining"}
+        assert ">draining</span>" in admin_client.get("/admin/django_ojs/queue/").content.decode()
+        with django_assert_num_queries(1):
+            assert {queue.status for queue in Queue.objects.exclude(pk=TEMPLATE).annotate(**ALL_DRAIN)} == {"draining"}
+        configure("_default", {"draining": None})
+        assert call("GET", "/queues/q").json()["state"] == "active"
+
 
 class TestRemoval:
     def test_reject_refuses_while_jobs_are_alive_and_leaves_the_queue_open(self) -> None:
@@ -232,6 +251,19 @@ class TestRemoval:
         make("q", unique=by_queue)
         assert list(Job.objects.filter(queue="other").values_list("rate_key", flat=True)) == ["queue:other"]
 
+    def test_moved_jobs_are_due_but_for_those_that_wait_for_a_run(self, frozen_clock: Any) -> None:
+        make(rate_limit={"rate": {"limit": 1, "period": "P1D"}, "on_limit": "reschedule"})
+        make(rate_limit={"rate": {"limit": 1, "period": "P1D"}, "on_limit": "reschedule"})
+        held = make()
+        Job.objects.filter(pk=held["id"]).update(due_at=HELD_UNTIL)
+        later = make(scheduled_at="2099-01-01T00:00:00Z")
+        assert len(fetch(Fetch(["q"], count=9))) == 1
+        assert Job.objects.filter(state="available", due_at__gt=frozen_clock.now, due_at__lt=HELD_UNTIL).exists()
+        remove("q", "move", "other")
+        assert len(fetch(Fetch(["other"], count=9))) == 1
+        assert Job.objects.get(pk=held["id"]).due_at == HELD_UNTIL
+        assert Job.objects.get(pk=later["id"]).due_at.year == 2099
+
     @pytest.mark.parametrize(
         "strategy, target", [("burn", ""), ("move", ""), ("move", "q")],
     )  # fmt: skip
@@ -279,6 +311,23 @@ class TestRetention:
         assert Workflow.objects.get().steps.get().queue == "long"
         frozen_clock.advance(days=30)
         assert prune()["workflows"] == 1
+
+    def test_workflows_that_stay_are_passed_by_in_stretches(
+        self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        settings.OJS = {"SEARCH_SECONDS": 0}
+        monkeypatch.setattr(retention, "_STRETCH", 2)
+        configure("_default", {"retention": {"completed": "PT1H"}})
+        configure("long", {"retention": {"completed": "P30D"}})
+        for queue in ["long"] * 5 + ["q"]:
+            frozen_clock.advance(seconds=1)
+            step = {"type": "a.b", "args": [], "options": {"queue": queue}}
+            workflow.create({"type": "chain", "name": queue, "steps": [step]})
+            ack_one(Ack(fetch(Fetch([queue]))[0]["id"]))
+        frozen_clock.advance(hours=2)
+        assert [prune()["workflows"] for _ in range(4)] == [0, 1, 0, 0]
+        frozen_clock.advance(days=30)
+        assert sum(prune()["workflows"] for _ in range(4)) == 5
 
     def test_a_queue_keeps_its_jobs_as_long_as_it_says_and_the_others_as_the_site_says(self, frozen_clock: Any) -> None:
         configure("short", {"retention": {"completed": "PT1H"}})

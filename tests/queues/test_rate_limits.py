@@ -423,6 +423,33 @@ class TestCost:
         prune()
         assert not RateLimit.objects.filter(key="k").exists()
 
+    def test_keys_of_queues_that_are_gone_are_forgotten(self, frozen_clock: Any) -> None:
+        configure("_default", {"concurrency": 5})
+        for queue in ("q", "gone"):
+            make(queue=queue)
+            claim(queue=queue)
+        ratelimits.override("type:a.b", {"concurrency": 1})
+        ratelimits.override("type:c.d", {"concurrency": 1})
+        ratelimits.clear_override("type:c.d")
+        ratelimits.override("queue:kept", {"concurrency": 1})
+        remove("gone", "discard")
+        remove("kept")
+        prune()
+        assert RateLimit.objects.filter(key="queue:gone").exists()
+        frozen_clock.advance(days=2)
+        prune()
+        assert set(RateLimit.objects.values_list("key", flat=True)) == {"queue:q", "queue:kept", "type:a.b"}
+
+    def test_a_key_that_holds_back_is_kept_without_jobs(self, frozen_clock: Any) -> None:
+        make(rate_limit={"key": "k", "throttle": {"limit": 1, "period": "P30D"}})
+        (first,) = claim()
+        done([first])
+        Job.objects.filter(pk=first).delete()
+        frozen_clock.advance(days=8)
+        prune()
+        make(rate_limit={"key": "k", "throttle": {"limit": 1, "period": "P30D"}})
+        assert claim() == []
+
 
 class TestHTTP:
     @pytest.fixture(autouse=True)

@@ -115,6 +115,14 @@ def test_the_removal_of_another_queue_makes_room_under_a_key(found: list[Any]) -
     assert found[0] is not None
 
 
+def test_those_who_wait_get_what_comes_from_a_queue_that_is_removed(found: list[Any]) -> None:
+    push([{"type": "a.b", "args": [], "queue": "other"}])
+    configure("q", {})
+    found.clear()
+    remove("other", "move", "q")
+    assert found[0] is not None
+
+
 def test_nobody_is_woken_for_a_plain_job(found: list[Any]) -> None:
     configure("elsewhere", {"concurrency": 1})
     make(4)

@@ -13,7 +13,7 @@ from django_ojs.database import database
 from django_ojs.management.shell import ShellCommand, entry, member_argument, name_argument
 from django_ojs.models import Queue
 from django_ojs.models.fields import same_name
-from django_ojs.models.queue import TEMPLATE
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import MAX_REASON, pause, resume
 from django_ojs.rules import queueconfig
@@ -43,7 +43,7 @@ class Command(ShellCommand):
 
     def do_list(self, options: dict[str, Any]) -> None:
         counted = count_all()
-        found = Queue.objects.using(database(None)).exclude(pk=TEMPLATE)
+        found = Queue.objects.using(database(None)).exclude(pk=TEMPLATE).annotate(**ALL_DRAIN)
         facts = [queue_facts(queue, counted.get(queue.name)) for queue in found]
         if options["json"]:
             self.write_json(facts)

@@ -20,7 +20,7 @@ from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
 from django_ojs.management.shell import IN_PART, ShellCommand, duration_argument, positive, table
 from django_ojs.models import Queue, Worker
-from django_ojs.models.queue import TEMPLATE
+from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
 from django_ojs.rules.durations import format_instant
@@ -96,7 +96,8 @@ class Command(ShellCommand):
 def status(rules: AlertRules | None = None) -> dict[str, Any]:
     """Everything that the command says. `rules` are the limits; None: those of the settings."""
     site = doctor.Site(database(None), rules=rules)
-    queues = [queue_facts(q, site.counted.get(q.name)) for q in Queue.objects.using(site.using).exclude(pk=TEMPLATE)]
+    rows = Queue.objects.using(site.using).exclude(pk=TEMPLATE).annotate(**ALL_DRAIN)
+    queues = [queue_facts(queue, site.counted.get(queue.name)) for queue in rows]
     workers = [
         {"id": worker.pk, "state": state_of(worker, site.now), "active_jobs": worker.held,
          "concurrency": worker.concurrency}
