@@ -7,11 +7,14 @@ text, which may contain what a filter of the site was to hide.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
 
 from django_ojs.output import say
 
@@ -24,6 +27,30 @@ class Interrupted(BaseException):
 
     Not an Exception, so that no `except Exception` in a handler keeps it.
     """
+
+
+def for_future(error: BaseException) -> BaseException:
+    """What a future is to have instead of this exception. Before Python 3.12 asyncio's take no StopIteration, and who
+    waits for one waits for ever."""
+    if not isinstance(error, StopIteration):
+        return error
+    instead = RuntimeError("StopIteration was raised, which cannot pass through asynchronous code.")
+    instead.__cause__ = error
+    return instead
+
+
+async def uncancelled(function: Callable[..., T], *args: Any) -> T:
+    """What the function returns, called in a thread. A cancellation of the task is raised when it has returned."""
+    doing, cancelled = asyncio.ensure_future(sync_to_async(function)(*args)), None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    value = doing.result()
+    if cancelled is not None:
+        raise cancelled
+    return value
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):

@@ -29,7 +29,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_ojs.conf import ojs_settings
-from django_ojs.guard import get_logger
+from django_ojs.guard import for_future, get_logger
 from django_ojs.registry import is_coroutine_function
 
 logger = get_logger(__name__)
@@ -241,7 +241,17 @@ def _sync_side(middleware: Callable[..., Any]) -> Callable[..., Any]:
     if not is_coroutine_function(middleware):
         return middleware
     run = async_to_sync(middleware)
-    return lambda job, context, proceed: run(job, context, sync_to_async(proceed, thread_sensitive=True))
+
+    def adapted(job: JobDict, context: Any, proceed: Callable[[], Any]) -> Any:
+        def rest() -> Any:
+            try:
+                return proceed()
+            except StopIteration as error:
+                raise for_future(error) from error
+
+        return run(job, context, sync_to_async(rest, thread_sensitive=True))
+
+    return adapted
 
 
 def _async_side(middleware: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

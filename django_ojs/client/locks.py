@@ -26,7 +26,7 @@ from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.running import running
 from django_ojs.database import Looks, atomic, database, in_callers_transaction, retried
 from django_ojs.faults import only_if_taken, suppress_passing
-from django_ojs.guard import get_logger
+from django_ojs.guard import get_logger, uncancelled
 
 logger = get_logger(__name__)
 
@@ -126,16 +126,20 @@ class Lock:
 
     async def __aenter__(self) -> Self:
         looks = self._looks()
-        for pause in looks:
-            if await sync_to_async(self._try)(looks):
-                return self
-            await asyncio.sleep(pause)
+        try:
+            for pause in looks:
+                if await uncancelled(self._try, looks):
+                    return self
+                await asyncio.sleep(pause)
+        except asyncio.CancelledError:  # it may have been taken at this moment
+            await uncancelled(self.release)
+            raise
         raise await sync_to_async(self._refusal)(looks) from looks.error
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await sync_to_async(self.release)()
+        await uncancelled(self.release)
 
     def _looks(self) -> Looks:
         return Looks(f"Waiting for the lock {self.name!r}", self._wait, database(None))

@@ -18,16 +18,21 @@ import ctypes
 import dataclasses
 import datetime as dt
 import functools
+import inspect
 import secrets
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID, uuid4
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.utils import DatabaseErrorWrapper
 from django.utils.module_loading import import_string
 
 from django_ojs import clock, jsontext, spellings
@@ -38,7 +43,7 @@ from django_ojs.client.options import Duration, RetryOptions, attributes, check_
 from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
-from django_ojs.guard import Interrupted, may_fail, release_logging_locks
+from django_ojs.guard import Interrupted, may_fail, release_logging_locks, uncancelled
 from django_ojs.registry import is_coroutine_function
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
@@ -510,6 +515,13 @@ class StepMethods:
             return call.value()
         while isinstance(value := call.once(function), _Pause):
             self._pause(value.seconds)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise StepError(
+                f"The function of the step {call.name!r} is asynchronous, and this handler is not. Make the handler "
+                "asynchronous and do it with context.astep, or call asgiref's async_to_sync(function) here."
+            )
         return value
 
     async def astep(
@@ -528,10 +540,14 @@ class StepMethods:
         # A thread goes on where its task is cancelled: there the step is recorded by the call that does it.
         once = call.aonce if is_coroutine_function(function) else sync_to_async(call.once)
         with self._in_flight():
-            while isinstance(value := await once(function), _Pause):
+            while True:
+                value = await once(function)
+                if inspect.isawaitable(value):  # of a plain function, such as a lambda that calls another one
+                    value = await call.aonce(functools.partial(_same, value))
+                if not isinstance(value, _Pause):
+                    return value
                 await asyncio.sleep(value.seconds)
                 self._ready()
-        return value
 
     @overload
     def step_transaction(self, name: str, /) -> StepTransaction: ...
@@ -1081,7 +1097,8 @@ class _Call:
         return _Pause(0.0 if self._log.store.using is None else delay / 1000)
 
     def once(self, function: Callable[[], Any]) -> Any:
-        """Call the function, and return its result as it is kept; a `_Pause` where it is to be called again."""
+        """Call the function, and return its result as it is kept; a `_Pause` where it is to be called again. A result
+        that is to be awaited is returned as it is, and not recorded."""
         try:
             value = self.limited(function)
         except _NEVER_TRIED_AGAIN:
@@ -1090,7 +1107,7 @@ class _Call:
             if (pause := self.failed(error)) is None:
                 raise
             return pause
-        return self.succeeded(value)
+        return value if inspect.isawaitable(value) else self.succeeded(value)
 
     async def aonce(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """`once` for a coroutine function."""
@@ -1102,7 +1119,7 @@ class _Call:
             if (pause := await sync_to_async(self.failed)(error)) is None:
                 raise
             return pause
-        return await sync_to_async(self.succeeded)(value)
+        return await uncancelled(self.succeeded, value)
 
     def limited(self, call: Callable[[], T]) -> T:
         """What the call returns. Raises `StepTimeout` where it takes too long."""
@@ -1112,10 +1129,12 @@ class _Call:
         try:
             with alarm:
                 return call()
-        except _TimeIsUp:
+        except _TimeIsUp as struck:
+            if alarm.is_inside_one_that_rang:
+                raise
             release_logging_locks()
-            for connection in connections.all(initialized_only=True):
-                if not connection.in_atomic_block:  # it may have been struck in the middle of a query
+            for connection in _struck(struck):
+                if not connection.in_atomic_block:
                     may_fail("Closing a connection after the timeout of a step", connection.close)
             if self._context._cancelled:  # the worker's own interruption may have been lost to this one
                 raise Interrupted from None
@@ -1159,30 +1178,64 @@ def _same_exception(said: Mapping[str, Any], name: str) -> Exception:
     return StepError(f"The step {name!r} has failed: {said.get('type')}: {message}")
 
 
+def _same(value: T) -> T:
+    return value
+
+
 class _TimeIsUp(BaseException):
     """Ends a step in its thread."""
 
 
+def _struck(error: BaseException) -> set[BaseDatabaseWrapper]:
+    """The connections that were in the middle of something where this was raised."""
+    found, place = set[BaseDatabaseWrapper](), error.__traceback__
+    while place is not None:
+        for value in list(place.tb_frame.f_locals.values()):
+            kind = type(value)  # `isinstance` asks a lazy object what it is, which may be a query
+            if issubclass(kind, BaseDatabaseWrapper):
+                found.add(value)
+            elif issubclass(kind, CursorWrapper | DatabaseErrorWrapper):
+                found.add(value.db if issubclass(kind, CursorWrapper) else value.wrapper)
+        place = place.tb_next
+    return found
+
+
+#: The innermost alarm around the code of a step.
+_alarm: ContextVar[_Alarm | None] = ContextVar("ojs_step_alarm", default=None)
+
+
 class _Alarm:
-    """A block that is ended by `_TimeIsUp` after so many seconds, in whatever line of Python it is then."""
+    """A block that is ended by `_TimeIsUp` after so many seconds, in whatever line of Python it is then.
+
+    Blocks may be inside each other. Where two have rung it is the outer one that ends.
+    """
 
     def __init__(self, seconds: float) -> None:
+        self._around = _alarm.get()
         self._target = threading.get_ident()
         self._timer = threading.Timer(seconds, self._ring)
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._inside, self._rang = False, False
 
+    @property
+    def is_inside_one_that_rang(self) -> bool:
+        return self._around is not None and (self._around._rang or self._around.is_inside_one_that_rang)
+
     def __enter__(self) -> None:
         self._inside = True
+        self._token = _alarm.set(self)
         self._timer.start()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         with self._lock:
             self._inside = False
         self._timer.cancel()
-        if self._rang and kind is not _TimeIsUp:
+        _alarm.reset(self._token)
+        if self._rang:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
+            if kind is not _TimeIsUp and self.is_inside_one_that_rang:  # that may have been taken back with it
+                raise _TimeIsUp
 
     def _ring(self) -> None:
         with self._lock:

@@ -140,6 +140,7 @@ class JobCheckpoints(OJSViewSet):
         answer=CheckpointClearedSerializer,
         audit="job.clear_checkpoint",
         audit_doors="operator",
+        errors=(409,),
     )
     def clear_checkpoint(self, request: Request, job_id: str) -> Response:
         """Delete the checkpoint of a job: its next attempt starts over."""
@@ -180,7 +181,7 @@ class CheckpointViewSet(OJSViewSet):
         """
         return saved(self, fields.path_id(job_id))
 
-    @operation(scope="work", doors="public", answer=CheckpointClearedSerializer)
+    @operation(scope="work", doors="public", answer=CheckpointClearedSerializer, errors=(409,))
     def remove(self, request: Request, job_id: str) -> Response:
         """Delete the checkpoint of a job.
 

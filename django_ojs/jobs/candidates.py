@@ -83,6 +83,7 @@ class PushContext(NamedTuple):
         partial: the others are stored though one is refused.
         ended: gets the jobs that the push replaces or drops. The caller then starts the next steps of their workflows.
         own: an open transaction is undone as a whole where this push fails, so that nothing in it has to be spared.
+        accepted: the arguments were those of a stored job, which no schema that came later refuses.
         workflow_change: a change of workflows that is stored in the statement of the insert, or before there is
             something to decide. Where nothing is inserted it may not be stored.
     """
@@ -94,6 +95,7 @@ class PushContext(NamedTuple):
     component: str = "api"
     ended: list[JobRow] | None = None
     own: bool = False
+    accepted: bool = False
     workflow_change: FlowChange | None = None
 
     def stamps(self) -> Iterator[dt.datetime]:

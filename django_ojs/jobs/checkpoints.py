@@ -23,7 +23,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound, PayloadTooLarge, ReservationLost
 from django_ojs.events import catalogue, log
 from django_ojs.hooks import replaceable
-from django_ojs.jobs import durableevents, promote, steps
+from django_ojs.jobs import compensations, durableevents, promote, steps
 from django_ojs.lifecycle.reservations import moved_forward
 from django_ojs.models import Job, JobCheckpoint
 from django_ojs.models.fields import RawJSON
@@ -115,17 +115,21 @@ def clear(
 ) -> bool:  # fmt: skip
     """Delete the checkpoint of a job, in whatever state that is; return whether there was one. The next save has the
     sequence 1 again. `with_steps`: what a durable handler has recorded, too, so that its next run starts over; a job
-    that waited for an event or for other jobs runs at once, because it no longer waits.
+    that waited for an event or for other jobs runs at once, because it no longer waits. What a job that has failed did
+    is undone first.
 
-    Raises NotFound; ReservationLost where a worker or an attempt is named that does not hold the job.
+    Raises NotFound; ReservationLost where a worker or an attempt is named that does not hold the job; Conflict where
+    the job that undoes it cannot be enqueued.
     """
     using = database(using)
     with atomic(using=using):
         store_of(using).begin_writing()
-        row = _locked(job_id, using)
+        row = _locked(job_id, using, None if with_steps else _COLUMNS)
         _check_holder(row, worker_id, attempt)
         if not with_steps:
             return bool(forget([row], using))
+        if refused := compensations.undo_first([row], using=using):
+            raise refused[job_id]
         waited = row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=using)
         gone = start_over([row], using)
         if waited:
@@ -260,8 +264,8 @@ def _texts(new: NewCheckpoint) -> _Texts:
     return _Texts(state, metadata, size)
 
 
-def _locked(job_id: uuid.UUID, using: str) -> JobRow:
-    rows = store_of(using).lock([job_id], columns=_COLUMNS)
+def _locked(job_id: uuid.UUID, using: str, columns: Sequence[str] | None = _COLUMNS) -> JobRow:
+    rows = store_of(using).lock([job_id], columns=columns)
     if not rows:
         raise NotFound.resource("job", str(job_id))
     return rows[0]

@@ -3,9 +3,9 @@
 
 A handler records each call that would undo something as a step of the kind `undo`. The scheduler looks for such steps
 whose jobs have ended, so no verb that ends jobs pays for them, and none can forget them: neither a cancellation by SQL
-nor one while the scheduler was away. A job that is deleted before that look is dealt with first (`before_deletion`),
-and `retention` leaves it. The steps move to the new job, of the same type and queue. So the old job has no record any
-more, and starts over if it is retried.
+nor one while the scheduler was away. Whoever deletes a job or its record before that look asks for it (`undo_first`),
+and `retention` leaves such a job. The steps move to the new job, of the same type and queue. So the old job has no
+record any more, and starts over if it is retried.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def follow_up(*, limit: int = 100, using: str | None = None) -> int:
     return sum(_follow(job_id, using) for job_id in ids)
 
 
-def before_deletion(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSError]:
-    """Enqueue what undoes those of these locked jobs that are about to be deleted and have failed; return the jobs
-    where that is refused, which are not to be deleted."""
+def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSError]:
+    """Enqueue what undoes those of these locked jobs that have failed, because their record is about to be deleted;
+    return the jobs where that is refused, which are to keep it."""
     failed = {row["id"]: row for row in rows if row["state"] in _FAILED}
     if not failed:
         return {}
@@ -72,7 +72,7 @@ def before_deletion(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, 
         except Error:
             raise
         except Exception as error:  # noqa: BLE001 - as in `_follow`
-            logger.warning("Job %s is not deleted, because what undoes it cannot be enqueued: %s", job_id, error)
+            logger.warning("Job %s is left as it is, because what undoes it cannot be enqueued: %s", job_id, error)
             refused[job_id] = _is_not_undone(job_id)
     return refused
 
@@ -88,7 +88,7 @@ def _is_not_undone(job_id: uuid.UUID) -> Conflict:
     return Conflict(
         phrase("What job '%(job)s' did is to be undone first, and the job for that is refused now.", job=job_id),
         details={"resource_type": "job", "resource_id": str(job_id)},
-        hint="The scheduler tries it again each minute, and logs the reason. Delete the job later.",
+        hint="The scheduler tries it again each minute, and logs the reason. Do this later.",
     )
 
 
@@ -132,7 +132,7 @@ def _enqueue(row: JobRow, using: str) -> None:
     steps.hand_over(row["id"], new_id, now, using=using)
     registered = _registered(using).filter(job_id=new_id)
     registered.update(event_name=None, event_key=None, due_at=None, ended_at=now)
-    (pushed,) = push([_document(row, new_id, using)], component="scheduler", using=using)
+    (pushed,) = push([_document(row, new_id, using)], component="scheduler", accepted=True, using=using)
     if pushed.row is None or pushed.row["id"] != new_id:
         raise OJSError(f"The push was answered with {pushed.status!r}.")
 

@@ -11,10 +11,10 @@ from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import database
 from django_ojs.errors import Conflict, NotFound, OJSError
 from django_ojs.jobs.push import push_each
-from django_ojs.jobs.retry import REPLAY_META
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
+from django_ojs.rules import replayrules
 from django_ojs.rules.steps import COMPENSATES
 
 #: What belonged to a job's time and to its history, and is not copied.
@@ -53,6 +53,6 @@ def duplicate(job_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | Non
 def document_of(row: JobRow, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The envelope of a job like this one, with these of its other members."""
     document = {"type": row["type"], "queue": row["queue"], "priority": row["priority"]}
-    meta = {name: value for name, value in jsontext.loads(row["meta"]).items() if name not in REPLAY_META}
+    meta = {name: value for name, value in jsontext.loads(row["meta"]).items() if name not in replayrules.META}
     document |= {"args": jsontext.loads(row["args"]), "meta": meta}
     return document | {name: value for name, value in extra.items() if name not in _NOT_COPIED}

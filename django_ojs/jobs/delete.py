@@ -42,7 +42,7 @@ def _delete(
                 refused[row["id"]] = error
             else:
                 gone[row["id"]] = row
-        undoing = compensations.before_deletion(gone.values(), using=using)
+        undoing = compensations.undo_first(gone.values(), using=using)
         refused |= undoing
         gone = {job_id: row for job_id, row in gone.items() if job_id not in undoing}
         if gone:

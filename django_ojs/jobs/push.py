@@ -62,6 +62,7 @@ def push(
     limits: Limits = UNLIMITED,
     workflows: Mapping[uuid.UUID, Owner] | None = None,
     ended: list[JobRow] | None = None,
+    accepted: bool = False,
     using: str | None = None,
 ) -> list[Pushed]:
     """Enqueue the jobs that these envelopes describe, all or none; return what became of each, in order.
@@ -71,7 +72,7 @@ def push(
     seconds to wait for room in a queue whose strategy is `block`; `limits` are those of the caller, beyond
     which the push ends no job and tells of none; `workflows` says which workflow a job belongs to, by job
     id. Where `ended` is given, the jobs that this push replaces or drops are added to it,
-    and the caller starts the next steps of their workflows.
+    and the caller starts the next steps of their workflows. `PushContext` describes `accepted`.
     """
     using = database(using)
     left = bounds.Patience(patience, using)
@@ -79,7 +80,7 @@ def push(
         try:
             outcomes = push_each(
                 documents, partial=False, component=component, limits=limits, workflows=workflows, ended=ended,
-                using=using,
+                accepted=accepted, using=using,
             )  # fmt: skip
             return or_raise(outcomes)
         except QueueFull as error:
@@ -96,18 +97,19 @@ def push_each(
     limits: Limits = UNLIMITED,
     workflows: Mapping[uuid.UUID, Owner] | None = None,
     ended: list[JobRow] | None = None,
+    accepted: bool = False,
     workflow_change: FlowChange | None = None,
     using: str | None = None,
 ) -> list[PushOutcome]:
     """Enqueue what can be; return for each document what became of it, or the error that refused it.
 
     With `partial` the others are stored though one is refused; without, nothing is, and the culprits come
-    with their errors, the others with `BatchAborted`. `PushContext` describes `workflow_change`.
+    with their errors, the others with `BatchAborted`. `PushContext` describes `accepted` and `workflow_change`.
     """
     with hooks.pushing(documents, *hooks.around_push) as pushing:
         outcomes = _push(
             pushing.documents, partial=partial, component=component, closing=closing, limits=limits,
-            workflows=workflows, ended=ended, workflow_change=workflow_change, using=database(using),
+            workflows=workflows, ended=ended, accepted=accepted, workflow_change=workflow_change, using=database(using),
         )  # fmt: skip
         pushing.conclude(outcomes)
     return outcomes
@@ -131,11 +133,14 @@ def _read_and_store(
     limits: Limits,
     workflows: Mapping[uuid.UUID, Owner] | None,
     ended: list[JobRow] | None,
+    accepted: bool,
     workflow_change: FlowChange | None,
     using: str,
 ) -> list[PushOutcome]:
     now, stamp = clock.now(using), clock.stamps(len(documents), using)
-    context = PushContext(now, stamp, using, partial, component, ended, workflow_change=workflow_change)
+    context = PushContext(
+        now, stamp, using, partial, component, ended, accepted=accepted, workflow_change=workflow_change
+    )
     several = len(documents) > 1
     coming = (read(document, now, i if several else None, limits) for i, document in enumerate(documents))
     candidates: list[Candidate] = []
@@ -160,7 +165,8 @@ def push_read(
     """`push_each` for documents that have been read, and changed by the middleware, before: the steps behind that."""
     if len(candidates) > 1:
         refuse_repeated_ids(candidates)
-    schemas.check(candidates, context.using)
+    if not context.accepted:
+        schemas.check(candidates, context.using)
     if context.partial or not any_refused(candidates):
         admit(candidates, context.now, context.using)
         if context.partial or not any_refused(candidates):

@@ -19,7 +19,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import checkpoints, schemas, steps
+from django_ojs.jobs import checkpoints, compensations, schemas, steps
 from django_ojs.jobs.candidates import Candidate
 from django_ojs.jobs.newrows import policy_of
 from django_ojs.jobs.promote import run_now
@@ -28,11 +28,12 @@ from django_ojs.lifecycle.ended import jobs_revived
 from django_ojs.lifecycle.transitions import RowOrError, each_locked, only, refuse
 from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.messages import phrase
+from django_ojs.models import Approval
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import QueueDefaults
 from django_ojs.registry import registry
-from django_ojs.rules import retrypolicy
+from django_ojs.rules import replayrules, retrypolicy
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
 from django_ojs.rules.ratelimit import key_in
@@ -40,8 +41,6 @@ from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 
 FAILED_STATES = (State.DISCARDED, State.RETRYABLE)
-#: What a rule's retry writes into `meta`.
-REPLAY_META = ("ojs.replay_count", "ojs.last_replayed_at", "ojs.replay_rule")
 #: What an operator may change in a dead letter that is retried.
 OVERRIDABLE = frozenset({"queue", "args", "meta", "retry", "priority"})
 _REVIVED = (*transitions.REVIVE_COLUMNS, "queue", "args", "meta", "retry", "priority", "max_attempts", "trace_id",
@@ -74,7 +73,8 @@ def retry(
     once, and its `expires_at` shows no more. A rule's automatic retry (`jobs.replay`) is the same, and noted in
     the job's `meta`.
 
-    A job goes on from its checkpoint, unless `clear_checkpoint` deletes that.
+    A job goes on from its checkpoint and its steps, unless `clear_checkpoint` deletes these: not before the job that
+    undoes what it did, if there is one, has completed.
 
     `any_discarded` revives those too that were kept out of the dead letter queue. `replays` says of each job by which
     rule it is retried, where it is not an operator who asks.
@@ -90,10 +90,13 @@ def retry(
         changed: list[JobRow] = []
         known: dict[str, QueueDefaults] = {}
         undoing: dict[uuid.UUID, uuid.UUID] | None = None
+        refused: dict[uuid.UUID, OJSError] = {}
+        if clear_checkpoint:
+            refused = compensations.undo_first(store_of(using).lock(set(job_ids)), using=using)
 
         def decide(row: JobRow) -> RowOrError:
             nonlocal undoing
-            if error := not_revived(row, any_discarded):
+            if error := not_revived(row, any_discarded) or refused.get(row["id"]):
                 return error
             if undoing is None:
                 undoing = steps.undone_by(job_ids, using=using)
@@ -112,6 +115,9 @@ def retry(
 
         outcomes = each_locked(job_ids, using, decide)
         store_of(using).update_jobs(Verb.RETRY, changed, _REVIVED)
+        if override and override.get("queue") and changed:
+            moved = Approval.objects.using(using).filter(job_id__in=[row["id"] for row in changed])
+            moved.update(queue=changed[0]["queue"])
         was = State.DISCARDED.value
         component = "scheduler" if replays else "api"
         records = [catalogue.enqueued(row, now, component, previous_state=was) for row in changed]
@@ -160,11 +166,12 @@ def retry_failed(
     rows = {row["id"]: row for row in store_of(using).lock(set(job_ids))}
     by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in FAILED_STATES}
     revived, waiting = by_state[State.DISCARDED], by_state[State.RETRYABLE]
-    done: dict[uuid.UUID, RowOrError] = dict(zip(revived, retry(revived, any_discarded=True, using=using), strict=True))
+    outcomes = retry(revived, any_discarded=True, clear_checkpoint=clear_checkpoint, using=using)
+    done: dict[uuid.UUID, RowOrError] = dict(zip(revived, outcomes, strict=True))
     done |= zip(waiting, run_now(waiting, using=using), strict=True)
     done |= {job_id: error for job_id, row in rows.items() if (error := not_retried(row))}
     if clear_checkpoint:
-        checkpoints.start_over([row for row in done.values() if not isinstance(row, OJSError)], using)
+        checkpoints.start_over([row for row in map(done.get, waiting) if row and not isinstance(row, OJSError)], using)
     return [done[job_id] if job_id in done else NotFound.resource("job", str(job_id)) for job_id in job_ids]
 
 
@@ -173,14 +180,16 @@ def restart_from(job_id: uuid.UUID, step: str, *, using: str | None = None) -> J
     """Make a failed durable job available, as a retry does, from one of its steps: this step and those that were
     recorded after it are forgotten, and the handler does them again.
 
-    Raises NotFound where there is no such job or step, and InvalidStateTransition for a job that has not failed and
-    does not wait.
+    Raises NotFound where there is no such job or step, InvalidStateTransition for a job that has not failed and does
+    not wait, and Conflict where what it did is not undone yet.
     """
     using = database(using)
     with atomic(using=using):
-        row = only(retry_failed([job_id], using))
-        steps.delete_from(job_id, step, using=using)
-    return row
+        refused = compensations.undo_first(store_of(using).lock([job_id]), using=using)
+        done = [*refused.values()] or retry_failed([job_id], using)
+        if not isinstance(done[0], OJSError):
+            steps.delete_from(job_id, step, using=using)
+    return only(done)
 
 
 def not_retried(row: JobRow) -> OJSError | None:
@@ -192,7 +201,7 @@ def not_retried(row: JobRow) -> OJSError | None:
 
 def _record_replay(row: JobRow, replay: RuleReplay, now: dt.datetime) -> None:
     values = (replay.total, format_instant(now), replay.rule)
-    row["meta"] = jsontext.dumps({**jsontext.loads(row["meta"]), **dict(zip(REPLAY_META, values, strict=True))})
+    row["meta"] = jsontext.dumps({**jsontext.loads(row["meta"]), **dict(zip(replayrules.META, values, strict=True))})
 
 
 def _event(row: JobRow, now: dt.datetime, replay: RuleReplay | None) -> Record:

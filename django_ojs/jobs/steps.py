@@ -132,7 +132,7 @@ def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:
     the job that no user has decided."""
     if keys := list(_of_children(found).values_list("event_key", flat=True)):
         _leave(keys, using)
-    count: int = found._raw_delete(using)
+    count: int = found._raw_delete(using) or 0  # None where it is clear without a statement
     if count:
         close_approvals(job_ids, clock.now(using), using=using)
     return count

@@ -29,6 +29,8 @@ NEVER = frozenset({
     "visibility_timeout", "worker_death", "expired", "enqueue_ttl_expired", "total_timeout", "ReplayMismatch",
     "DecryptionError",
 })  # fmt: skip
+#: What a rule's retry writes into `meta`.
+META = ("ojs.replay_count", "ojs.last_replayed_at", "ojs.replay_rule")
 #: What a filter may name.
 FILTERS = ("queue", "type", "error_type", "since", "until")
 #: Members of a rule in answers, which a request may repeat without effect.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
-from django_ojs.guard import Interrupted
+from django_ojs.guard import Interrupted, for_future
 
 if TYPE_CHECKING:
     from django_ojs.client.context import JobContext
@@ -147,6 +147,6 @@ def _make(future: Future[Any], call: Callable[[], Any]) -> None:
     try:
         result = call()
     except BaseException as error:  # noqa: BLE001 - whoever awaits the call gets it
-        future.set_exception(error)
+        future.set_exception(for_future(error))
     else:
         future.set_result(result)

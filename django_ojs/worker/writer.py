@@ -511,7 +511,7 @@ def deliver_reports(folder: Path, using: str) -> int:
     taken = 0
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            reports = [_read(line) for line in path.read_text("utf-8").splitlines()]
+            reports = [_read(line) for line in path.read_text("utf-8").split("\n") if line]
         except FileNotFoundError:  # another process was first
             continue
         except (OSError, ValueError, TypeError, KeyError):

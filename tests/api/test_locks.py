@@ -8,10 +8,12 @@ import threading
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from django_ojs import JobContext, LockHeld, clock, job, lock
+from django_ojs.client.locks import Lock
 from django_ojs.models import Lease
 from django_ojs.retention import prune
 from django_ojs.testing import WorkerJobs
@@ -129,6 +131,58 @@ def test_asynchronous_code_has_it_too() -> None:
     order = asyncio.run(both())
     assert [one.split()[1] for one in order] == ["in", "out", "in", "out"]
     assert [order[0][0], order[2][0]] == [order[1][0], order[3][0]]
+
+
+def test_a_task_that_is_cancelled_as_it_takes_a_lock_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    acquire = Lock.acquire
+
+    async def main() -> None:
+        loop, began = asyncio.get_running_loop(), asyncio.Event()
+
+        def slow(held: Lock) -> bool:
+            loop.call_soon_threadsafe(began.set)
+            free.wait()
+            return acquire(held)
+
+        monkeypatch.setattr(Lock, "acquire", slow)
+        task = asyncio.ensure_future(lock("import", timeout="10m").__aenter__())
+        await began.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await sync_to_async(int)()  # the thread has done what it was to do
+
+    asyncio.run(main())
+    assert not Lease.objects.exists()
+
+
+def test_a_task_that_is_cancelled_as_it_gives_a_lock_back_leaves_none() -> None:
+    free = threading.Event()
+
+    async def main() -> None:
+        inside = asyncio.Event()
+        busy: list[asyncio.Future[Any]] = []
+
+        async def take() -> None:
+            async with lock("import", timeout="10m"):
+                busy.append(asyncio.ensure_future(sync_to_async(free.wait)()))
+                await asyncio.sleep(0)  # now the thread has something else to do
+                inside.set()
+
+        task = asyncio.ensure_future(take())
+        await inside.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await busy[0]
+
+    asyncio.run(main())
+    assert not Lease.objects.exists()
 
 
 def test_a_handler_is_named_as_the_holder(ojs_worker: WorkerJobs) -> None:

@@ -29,6 +29,7 @@ from django_ojs.events import log
 from django_ojs.jobs import approvals, retry
 from django_ojs.jobs.cancel import cancel
 from django_ojs.models import Approval, ApprovalAssignee, AuditEntry, Job, JobStep
+from django_ojs.queues.deletion import remove
 from django_ojs.registry import registry
 from django_ojs.retention import prune
 from django_ojs.scheduler.scheduler import TendApprovals
@@ -313,6 +314,18 @@ def test_a_dead_letter_that_is_retried_asks_again(jobs: WorkerJobs, anna: User) 
     approve(asked(), by=anna)
     jobs.drain().raise_first()
     assert handle.refresh().result[0] is True
+
+
+def test_an_approval_goes_with_its_job_to_another_queue(jobs: WorkerJobs, anna: User) -> None:
+    """Keys reach approvals by the queues of their jobs."""
+    handle = asking(assignees=[anna]).options(queue="orders").enqueue(7)
+    jobs.drain()
+    remove("orders", "move", "other")
+    assert (asked().queue, asked().state, handle.refresh().queue) == ("other", "open", "other")
+    Job.objects.update(deadline_at=NOW, wake_at=NOW)
+    jobs.drain()
+    retry.retry([handle.id], override={"queue": "third"})
+    assert (asked().queue, handle.refresh().queue) == ("third", "third")
 
 
 def test_it_is_asked_once_however_often_the_handler_runs(jobs: WorkerJobs, anna: User) -> None:

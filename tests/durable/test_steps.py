@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
@@ -11,6 +12,7 @@ import uuid
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -27,6 +29,7 @@ from django_ojs import (
     step,
     step_type,
 )
+from django_ojs.client import steps as steps_module
 from django_ojs.client import stepvalues
 from django_ojs.client.directives import StepBoundary, Suspended
 from django_ojs.models import Job, JobStep
@@ -406,6 +409,122 @@ def test_a_step_ends_at_its_timeout() -> None:
             await context.astep("thread", busy, timeout=0.05)
 
     asyncio.run(handler())
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def test_of_steps_inside_each_other_the_one_whose_time_is_up_ends() -> None:
+    context = job_context()
+
+    def outer() -> None:
+        context.step("inner", spin, timeout=60)
+
+    def patient() -> None:
+        with pytest.raises(StepTimeout, match="'hasty'"):
+            context.step("hasty", spin, timeout=0.05)
+        spin()
+
+    with pytest.raises(StepTimeout, match="'outer'"):
+        context.step("outer", outer, timeout=0.05)
+    with pytest.raises(StepTimeout, match="'patient'"):
+        context.step("patient", patient, timeout=0.3)
+
+
+def test_where_the_alarms_of_two_steps_have_rung_the_outer_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do during a long call of C, which no exception interrupts."""
+    alarms: list[Any] = []
+    enter = steps_module._Alarm.__enter__
+
+    def note(alarm: Any) -> None:
+        alarms.append(alarm)
+        enter(alarm)
+
+    monkeypatch.setattr(steps_module._Alarm, "__enter__", note)
+    context = job_context()
+
+    def inner() -> None:
+        alarms[0]._rang = True
+        alarms[1]._ring()
+        spin()
+
+    def outer() -> str:
+        with contextlib.suppress(StepTimeout):
+            context.step("inner", inner, timeout=60)
+        return "went on"
+
+    with pytest.raises(StepTimeout, match="'outer'"):
+        context.step("outer", outer, timeout=60)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other() -> None:
+    context = job_context()
+    Group.objects.create(name="kept")
+    raw = connection.connection
+    with pytest.raises(StepTimeout):
+        context.step("elsewhere", spin, timeout=0.05)
+    assert connection.connection is raw
+
+    def query() -> None:
+        with connection.execute_wrapper(lambda *args: spin()):
+            Group.objects.exists()
+
+    with pytest.raises(StepTimeout):
+        context.step("inside", query, timeout=0.05)
+    in_memory = connection.vendor == "sqlite" and connection.is_in_memory_db()
+    assert connection.connection is (raw if in_memory else None)
+    assert Group.objects.get().name == "kept"
+
+
+def test_a_step_that_returns_what_is_to_be_awaited(jobs: WorkerJobs, calls: list[Any]) -> None:
+    async def charge(number: int) -> int:
+        calls.append(number)
+        if len(calls) == 1:
+            raise ConnectionError("no line")
+        return number
+
+    @job("flow.awaited", durable=True)
+    async def handler(context: JobContext) -> int:
+        return await context.astep("charge", lambda: charge(7), retry={"max_attempts": 2, "initial_interval": "1ms"})
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True).raise_first()
+    assert (handle.refresh().result, calls, names(handle.id)) == (7, [7, 7], ["charge"])
+    with pytest.raises(StepError, match="'charge' is asynchronous, and this handler is not"):
+        job_context().step("charge", charge, 7)
+
+
+def test_a_step_that_is_cancelled_before_its_record_is_stored_is_recorded(calls: list[Any]) -> None:
+    context, free = job_context(), threading.Event()
+
+    async def handler() -> None:
+        done = asyncio.Event()
+        before: list[asyncio.Future[Any]] = []
+
+        async def charge() -> str:
+            before.append(asyncio.ensure_future(sync_to_async(free.wait)()))
+            await asyncio.sleep(0)  # now the thread of the store has something else to do
+            calls.append("charge")
+            done.set()
+            return "charged"
+
+        task = asyncio.ensure_future(context.astep("charge", charge))
+        await done.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await before[0]
+
+    asyncio.run(handler())
+    recorded = context._steps.store.load()
+    assert [(step.name, step.result) for step in recorded] == [("charge", '"charged"')]
 
 
 # Transactions

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.urls import reverse
 
 from django_ojs import Discard, Fail, JobContext, StepError, clock, get_job, job, middleware, retention, step
@@ -365,6 +365,56 @@ def test_a_job_that_cannot_be_undone_yet_is_not_deleted(jobs: WorkerJobs, unseen
     assert done == UNDONE
 
 
+def _clear(job_id: uuid.UUID) -> Any:
+    return checkpoints.clear(job_id, with_steps=True)
+
+
+def _begin_anew(job_id: uuid.UUID) -> Any:
+    return retry.retry_one(job_id, clear_checkpoint=True)
+
+
+def _retry_without_record(job_id: uuid.UUID) -> Any:
+    with transaction.atomic():
+        (outcome,) = retry.retry_failed([job_id], "default", clear_checkpoint=True)
+    if isinstance(outcome, OJSError):
+        raise outcome
+    return outcome
+
+
+def _retry_from_step(job_id: uuid.UUID) -> Any:
+    return retry.restart_from(job_id, "charge")
+
+
+FORGETTING = [_clear, _begin_anew, _retry_without_record, _retry_from_step]
+
+
+@pytest.mark.parametrize("act", FORGETTING)
+def test_the_record_of_a_job_that_cannot_be_undone_yet_is_kept(jobs: WorkerJobs, unseen: Any, act: Any) -> None:
+    configure("default", {"allowed_job_types": ["other.*"]})
+    forget()
+    with pytest.raises(Conflict) as refused:
+        act(unseen.id)
+    assert refused.value.details == {"resource_type": "job", "resource_id": str(unseen.id)}
+    assert (unseen.refresh().state, len(names(unseen.id))) == ("discarded", 4)
+    configure("default", {"allowed_job_types": None})
+    forget()
+    assert compensations.follow_up() == 1
+    jobs.drain()
+    assert done == UNDONE
+
+
+@pytest.mark.parametrize("act", FORGETTING)
+def test_what_a_job_did_is_undone_before_its_record_goes(jobs: WorkerJobs, unseen: Any, act: Any) -> None:
+    if act is _clear:
+        act(unseen.id)
+    else:
+        with pytest.raises(Conflict) as refused:
+            act(unseen.id)
+        assert refused.value.details["resource_id"] == str(compensation(unseen).pk)
+    jobs.drain()
+    assert (done, names(unseen.id), compensation(unseen).state) == (UNDONE, [], "completed")
+
+
 def test_retention_leaves_a_job_until_what_undoes_it_is_enqueued(jobs: WorkerJobs, unseen: Any) -> None:
     clock.freeze(NOW + dt.timedelta(days=1000))
     assert retention.prune()["jobs"] == 0
@@ -474,6 +524,17 @@ def test_what_undoes_a_job_is_checked_by_the_schema_of_that_job(jobs: WorkerJobs
     jobs.drain()
     schemas.register("order.fulfil", "2.0", {"items": {"type": "string"}})
     cancel.cancel([pushed.row["id"]])
+    jobs.drain()
+    assert done == UNDONE
+
+
+def test_a_schema_that_came_after_a_job_without_a_version_does_not_keep_its_undo_out(
+    jobs: WorkerJobs, settings: Any
+) -> None:
+    settings.OJS = {"SCHEMA_VALIDATION": "strict"}
+    handle = asleep(jobs)
+    schemas.register("order.fulfil", "1.0", {"items": {"type": "string"}})
+    cancel.cancel([handle.id])
     jobs.drain()
     assert done == UNDONE
 

@@ -109,6 +109,19 @@ def test_the_tasks_of_a_run_share_its_connection(drain: Drain) -> None:
     assert handle.refresh().result == 1
 
 
+@pytest.mark.timeout(60)
+def test_stop_iteration_in_the_thread_of_a_run_ends_its_wait(drain: Drain) -> None:
+    """Before Python 3.12 no future of asyncio's takes it: the run waited for ever."""
+
+    @job("async.stops", retry=ONCE)
+    async def stops() -> None:
+        await sync_to_async(next)(iter([]))
+
+    handle = stops.enqueue()
+    drain()
+    assert handle.refresh().errors[0]["type"] == "RuntimeError"
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("kept", [0, 60])
 def test_what_a_run_leaves_at_its_connection_reaches_no_other(

@@ -224,6 +224,15 @@ def test_an_asynchronous_middleware_around_a_synchronous_handler() -> None:
     assert threads == [threading.get_ident()], "a synchronous handler stays in its thread"
 
 
+@pytest.mark.timeout(60)
+def test_stop_iteration_passes_through_an_asynchronous_middleware() -> None:
+    """No future of asyncio's takes it before Python 3.12: the handler's thread waited for ever."""
+    execution_chain.add(AsyncTag("a"))
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        run_execution_chain(Context(), lambda: next(iter([])))
+    assert isinstance(raised.value.__cause__, StopIteration)
+
+
 async def test_a_synchronous_middleware_around_an_asynchronous_handler() -> None:
     execution_chain.add(BothTag("a"))
     execution_chain.add(Tag("b"))

@@ -124,6 +124,13 @@ def test_a_file_of_outcomes_stays_until_each_was_answered(tmp_path: Path, codes:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_outcome_with_any_character_is_read_again(tmp_path: Path) -> None:
+    """Python knows more ends of lines than a file has."""
+    keep_reports([Ack(uuid.uuid4(), '"one\u2028two\x85three\u2029"', "w", 1)], tmp_path)
+    deliver_reports(tmp_path, USING)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_with_an_outcome_that_the_database_does_not_take_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
