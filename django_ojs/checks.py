@@ -40,6 +40,7 @@ from django.conf import global_settings, settings
 from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
 from django.db import connections, router
+from django.db.migrations.recorder import MigrationRecorder
 from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
 
@@ -676,13 +677,21 @@ def check_schedules(databases: Sequence[str] | None = None, **kwargs: Any) -> _C
 
 @register(Tags.database)
 def check_outbox(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
-    """W110: the table of the outbox is where the setting says. A warning, or `migrate` would refuse to make it."""
+    """W110: the table of the outbox is where the setting says, or `migrate` is going to make it there. A warning, or
+    `migrate` would refuse to."""
     alias = (getattr(settings, "OJS", None) or {}).get("OUTBOX")
     if alias is None or alias not in (databases or ()) or alias not in list(settings.DATABASES):
         return []
     table = OutboxEntry._meta.db_table
     if table in connections[alias].introspection.table_names():
         return []
-    hint = f"Run manage.py migrate django_ojs --database {alias}; a router must let it (django_ojs.routers.JobsRouter)."
+    migrated = any(app == "django_ojs" for app, _ in MigrationRecorder(connections[alias]).applied_migrations())
+    if not migrated and router.allow_migrate_model(alias, OutboxEntry):
+        return []
+    first = f" after manage.py migrate django_ojs zero --fake --database {alias}" if migrated else ""
+    hint = (
+        "A router must let it be made there (django_ojs.routers.JobsRouter). Then run manage.py migrate django_ojs "
+        f"--database {alias}{first}."
+    )
     message = f"The database {alias!r} has no table {table}: every enqueue() fails."
     return [Caution(message, hint=hint, id="django_ojs.W110")]

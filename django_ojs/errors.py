@@ -206,7 +206,7 @@ class InvalidStateTransition(Conflict):
                 **values, expected=expected if isinstance(expected, str) else ", ".join(expected),
             )  # fmt: skip
         if facts.get("reason") == "not_claimant":
-            message = phrase("Cannot %(verb)s job '%(job)s': another worker holds it.", verb=values["verb"], job=job_id)
+            return cls(_not_held(called or verb, job_id), details=details, canonical=canonical)
         return cls(message, details=details, canonical=canonical)
 
 
@@ -219,10 +219,11 @@ class ReservationLost(Conflict):
     def of(cls, job_id: str, current: str, attempted: str, worker_id: str) -> ReservationLost:
         details = {"job_id": job_id, "current_state": current, "attempted": attempted, "reason": "not_claimant"}
         details |= {"worker_id": worker_id} if worker_id else {}
-        return cls(
-            f"Cannot {attempted} job '{job_id}': this worker does not hold it, or not for this attempt.",
-            details=details,
-        )
+        return cls(_not_held(attempted, job_id), details=details)
+
+
+def _not_held(verb: str, job_id: str) -> str:
+    return f"Cannot {verb} job '{job_id}': this worker does not hold it, or not for this attempt."
 
 
 class PayloadTooLarge(OJSError):

@@ -58,6 +58,11 @@ def count(number: int, one: str, several: str = "") -> str:
     return f"{number} {one}" if number == 1 else f"{number:,} {several or one + 's'}"
 
 
+def with_article(noun: str) -> str:
+    """`a uuid.UUID`, `an object`."""
+    return f"{'an' if noun[0] in 'aeioAEIO' else 'a'} {noun}"
+
+
 def jobs(number: int) -> str:
     """`1 job`, `2,000 jobs`."""
     return count(number, "job")

@@ -91,6 +91,7 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     class Media:
         css = {"all": ["django_ojs/admin.css"]}
+        js = ["django_ojs/clicks.js"]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return EndlessChangeList

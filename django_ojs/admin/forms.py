@@ -106,7 +106,7 @@ class WireField(forms.CharField):
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         try:
-            return bool(self.to_python(data) != (initial or None))
+            return jsontext.dumps(self.to_python(data)) != jsontext.dumps(initial or None)  # `==` takes true for 1
         except ValidationError:
             return True
 

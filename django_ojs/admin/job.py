@@ -120,7 +120,8 @@ class RetryForm(forms.Form):
         given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
         if "priority" in given:
             given["priority"] = number(given["priority"])
-        return {name: value for name, value in given.items() if value != getattr(self.job, name)}
+        known = {name: getattr(self.job, name) for name in given}
+        return {name: value for name, value in given.items() if jsontext.dumps(value) != jsontext.dumps(known[name])}
 
 
 class EventForm(forms.Form):
@@ -317,9 +318,9 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
         return self.own_url("priority", job.pk) if job.state in PRIORITISABLE else ""
 
     def priority_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         job = self._to_change(request, job_id)
+        if request.method != "POST":  # after a login: the session had ended
+            return HttpResponseRedirect(self.own_url("change", job.pk))
         given = request.POST.get("priority", "").strip()
         if given:
             change = one_by_one(lambda pk, by: prioritise(pk, number(given), by=by))

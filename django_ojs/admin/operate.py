@@ -18,7 +18,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern
+from django.urls import URLPattern, reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
@@ -168,8 +168,11 @@ class OperatingAdmin(ViewAdmin):
         return {}
 
     def page_once(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
-        """A page with a secret that no other page shows: no cache keeps it, and no redirect leads to it."""
-        response = self.page(request, template, title, **context)
+        """A page with a secret that no other page shows: no cache keeps it, and no redirect leads to it. It leads
+        `back`, and who may only add to the index."""
+        may_look = self.has_view_permission(request)
+        index = {} if may_look else {"back": reverse("admin:index", current_app=self.admin_site.name)}
+        response = self.page(request, template, title, may_look=may_look, **{**context, **index})
         add_never_cache_headers(response)
         return response
 

@@ -61,7 +61,7 @@ class Discard(Directive):
 class Snooze(Directive):
     """`raise Snooze("1h")` puts the job off: it runs again after that time.
 
-    The attempt keeps its number and does not count against `max_attempts`.
+    The next run has the next number in `context.attempt`, but this one does not count against `max_attempts`.
     """
 
     __module__ = "django_ojs"

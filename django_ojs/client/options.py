@@ -23,6 +23,7 @@ from django.utils.functional import Promise
 from django_ojs import spellings
 from django_ojs.client.otherwords import OTHER_OPTIONS
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
+from django_ojs.messages import with_article
 from django_ojs.rules import durations, errorobjects, names, problems, suggest
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
@@ -397,7 +398,7 @@ def _check(value: Any, path: str, depth: int) -> None:
             _refuse(f"{path} nests deeper than {MAX_DEPTH} levels, or contains itself")
         _check_members(value, path, depth + 1)
     else:
-        _refuse(f"{path} is a {_name(value)}, which is not JSON: {_fix(value)}")
+        _refuse(f"{path} is {with_article(_name(value))}, which is not JSON: {_fix(value)}")
 
 
 def _check_members(value: list[Any] | tuple[Any, ...] | dict[Any, Any], path: str, depth: int) -> None:

@@ -44,6 +44,7 @@ from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
 from django_ojs.guard import Interrupted, may_fail, release_logging_locks, uncancelled
+from django_ojs.messages import with_article
 from django_ojs.registry import is_coroutine_function
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
@@ -297,7 +298,7 @@ class StepLog:
             self._asked.add(name)
             found = self._known.get(name)
             if found is not None and found.kind != kind:
-                said = _mismatch(f"the {_word(kind)} {name!r}", f"a {_word(found.kind)} of that name")
+                said = _mismatch(f"the {_word(kind)} {name!r}", f"{with_article(_word(found.kind))} of that name")
                 raise self.ending(ReplayMismatch(said))
             if self.undoes:
                 return self._replayed(name, found)

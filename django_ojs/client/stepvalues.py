@@ -20,6 +20,7 @@ from django.db.models import Model
 
 from django_ojs import jsontext
 from django_ojs.client.options import check_json
+from django_ojs.messages import with_article
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -139,8 +140,9 @@ def _encoded(value: Any, path: str, depth: int) -> Any:
         return _encoded_model(value, path)
     if (codec := _by_type.get(kind)) is not None:
         return {TAG: codec.name, VALUE: _encoded(codec.encode(value), path, depth + 1)}
+    name = with_article(f"{kind.__module__}.{kind.__qualname__}")
     raise TypeError(
-        f"{path} is a {kind.__module__}.{kind.__qualname__}, which a step cannot keep: return strings, numbers, "
+        f"{path} is {name}, which a step cannot keep: return strings, numbers, "
         "booleans, None, lists, dicts, dates, decimals, UUIDs or rows of models, or register the class with "
         "django_ojs.step_type."
     )
@@ -157,7 +159,7 @@ def _encoded_dict(value: Mapping[Any, Any], path: str, depth: int) -> Any:
 
 def _encoded_model(value: Model, path: str) -> Any:
     if value.pk is None or value._state.adding:
-        raise TypeError(f"{path} is a {type(value).__qualname__} that is not stored: save it first.")
+        raise TypeError(f"{path} is {with_article(type(value).__qualname__)} that is not stored: save it first.")
     label = value._meta.label_lower
     return {TAG: "model", VALUE: [label, _encoded(value.pk, path, 0), value._state.db]}
 

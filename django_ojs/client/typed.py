@@ -20,6 +20,7 @@ from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
 from django_ojs.client.options import decode_arguments, encode_arguments
+from django_ojs.messages import with_article
 from django_ojs.registry import InvalidHandler
 
 KNOWN = (
@@ -171,7 +172,7 @@ def _scalar(kind: type, write: Callable[[Any], str], read: Callable[[str], Any])
 
     def decode(value: Any) -> Any:
         if not isinstance(value, str):
-            raise TypeError(f"it must be a {kind.__name__}, or its text.")
+            raise TypeError(f"it must be {with_article(kind.__name__)}, or its text.")
         return read(value)
 
     def encode(value: Any) -> str:
@@ -231,7 +232,7 @@ def _of_model(kind: type[Model]) -> Converter:
     def encode(value: Any) -> Any:
         if isinstance(value, Model):
             if not isinstance(value, kind):
-                raise TypeError(f"it must be a {kind.__name__}.")
+                raise TypeError(f"it must be {with_article(kind.__name__)}.")
             if value.pk is None:
                 raise TypeError("it is not saved, and has no primary key.")
             value = value.pk

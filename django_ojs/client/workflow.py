@@ -222,7 +222,7 @@ class WorkflowHandle(Handle):
 
     @property
     def jobs(self) -> list[JobHandle]:
-        """The jobs that have been enqueued so far, callbacks included, in the order of the workflow."""
+        """The jobs that have been enqueued so far, callbacks included, each behind those that it waits for."""
         found = [self._view.jobs.get(step.job_id) for step in self._view.steps if step.job_id]
         return [JobHandle(row) for row in found if row is not None]
 

@@ -99,7 +99,7 @@ def read_override(request: Request, body: dict[str, Any]) -> dict[str, Any] | No
         raise fault(beside[0], "belongs into override")
     for name in body.keys() - {"override"}:
         if suggest.nearest(name, _OVERRIDE, _ALIKE):
-            raise fault(name, "is unknown here: is override meant?")
+            raise fault(name, "is unknown here; perhaps override is meant")
     override = fields.member(body, "override")
     check_override(override)
     if override and isinstance(override.get("queue"), str):

@@ -566,7 +566,7 @@ def check_zone(name: object) -> str:
         guess = _guess(name)
         if guess:
             raise ValueError(
-                phrase("must be UTC or an IANA name of the form Area/City; did you mean %(meant)s?", meant=guess)
+                phrase("must be UTC or an IANA name of the form Area/City; perhaps %(meant)s is meant", meant=guess)
             )
     raise ValueError(phrase("must be UTC or an IANA name of the form Area/City, such as Europe/Paris"))
 

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone, translation
 
+from django_ojs import jsontext
 from django_ojs.admin.cron import in_words
 from django_ojs.cron import schedules
 from django_ojs.errors import Conflict
@@ -138,6 +139,12 @@ def _spec(schedule: CronSchedule) -> Any:
     from django_ojs.rules import cron
 
     return cron.parse({}, now=clock.now(), base=schedule)
+
+
+def test_true_in_place_of_1_is_a_change(admin_client: Client) -> None:
+    make(args=[1, 2.0])
+    assert edit(admin_client, args="[true, 2]").status_code == 302
+    assert jsontext.dumps(schedules.get("nightly").document["args"]) == "[true,2]"
 
 
 def test_an_edit_does_not_enable_what_was_disabled_meanwhile(admin_client: Client) -> None:

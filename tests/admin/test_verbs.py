@@ -370,6 +370,30 @@ def test_a_key_is_shown_once(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    "kind, given",
+    [
+        ("apikey", NEW_KEY),
+        (
+            "webhooksubscription",
+            {"url": "https://example.com/", "events": "*", "timeout_seconds": "5", "signature_format": "body"},
+        ),
+    ],
+)
+def test_who_may_only_add_is_not_led_to_what_is_forbidden(
+    operator: Callable[..., Client], kind: str, given: dict[str, Any]
+) -> None:
+    client = operator(f"add_{kind}")
+    response = client.post(url(kind, "add"), given)
+    body = response.content.decode()
+    assert "shown this once" in body
+    links = {link for link in re.findall(r'href="(/[^"]*)"', body) if f"/{kind}/" in link}
+    assert [link for link in links if client.get(link).status_code != 200] == []
+    back = re.search(r'<a href="([^"]+)" class="button ojs-button">', body)
+    assert back is not None
+    assert client.get(back[1]).status_code == 200
+
+
+@pytest.mark.parametrize(
     "field, value",
     [
         ("name", ""),

@@ -55,7 +55,7 @@ def redeploy(handlers: Registry) -> Callable[[], None]:
     "options,complaint",
     [
         ({"cron": "0 25 * * *"}, r"cron: has the hour '25', which must be 0 to 23"),
-        ({"timezone": "EST"}, "did you mean America/New_York"),
+        ({"timezone": "EST"}, "; perhaps America/New_York is meant."),
         ({"overlap": "never"}, "overlap_policy: must be one of skip"),
         ({"cron_args": ["a", 1, 2]}, "cannot take these arguments"),
         ({"cron_args": [{1}]}, "cron_args do not fit"),

@@ -213,6 +213,29 @@ def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_paus
     assert told == [("mail", "the printer is on fire"), ("other", None)]
 
 
+def test_a_button_leads_to_the_login_where_the_session_has_ended(browse: Any, admin_client: Client) -> None:
+    pushed(queue="mail")
+    page = browse(OVERVIEW, stays=False)
+    admin_client.logout()
+    page.get_by_role("button", name="Pause mail").click()
+    page.wait_for_url(f"**/admin/login/?next={ADMIN}/queue/mail/do/pause_queues/")
+
+
+def test_a_button_acts_after_a_login_in_another_tab(browse: Any, admin_user: Any) -> None:
+    browse.expected.append("403")
+    pushed(queue="mail")
+    page = browse(OVERVIEW)
+    tab = browse("/admin/", stays=False)
+    page.context.clear_cookies()
+    tab.reload()
+    tab.get_by_label("Username").fill("admin")
+    tab.get_by_label("Password").fill("password")
+    tab.get_by_role("button", name="Log in").click()
+    tab.wait_for_url("**/admin/")
+    page.get_by_role("button", name="Pause mail").click()
+    expect(page.locator("[data-ojs-said]")).to_contain_text("1 queue paused.")
+
+
 @pytest.mark.wide
 def test_the_rest_of_the_pages_is_reached_by_keyboard_on_a_phone(browse: Any) -> None:
     page = browse(OVERVIEW, stays=False)
@@ -437,6 +460,19 @@ def test_a_schedule_runs_now(browse: Any) -> None:
     assert Job.objects.get().type == "report.daily"
 
 
+def test_a_double_click_is_one_act(browse: Any) -> None:
+    schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.make", "args": []})
+    page = browse(f"{ADMIN}/cronschedule/nightly/change/", stays=False)
+    posts: list[str] = []
+    page.on("request", lambda request: posts.append(request.url) if request.method == "POST" else None)
+    page.get_by_role("button", name="Run now").hover()
+    for count in (1, 2):
+        page.mouse.down(click_count=count)
+        page.mouse.up(click_count=count)
+    expect(page.get_by_text("1 schedule run.")).to_be_visible()
+    assert len(posts) == 1
+
+
 @pytest.mark.wide
 def test_who_may_only_look_sees_what_another_does_and_has_no_button(browse: Any, operator: Any) -> None:
     browse.expected.append("403")
@@ -471,6 +507,18 @@ def test_a_websocket_that_is_not_served_is_given_up_for_polling(browse: Any, set
 
 
 @pytest.mark.wide
+def test_live_events_are_asked_for_where_the_websocket_is_forbidden(browse: Any, settings: Any) -> None:
+    settings.OJS = {"REALTIME_URL": "wss://events.example/ws"}
+    browse.expected += ["policy", "WebSocket", "violates"]
+    page = browse(f"{ADMIN}/event/tail/", stays=False)
+    page.add_init_script("WebSocket = class { constructor(url) { self.asked = String(url); throw Error('no'); } }")
+    page.reload()
+    expect(page.locator("[data-ojs-follow]")).to_have_text("Live, updated every two seconds")
+    pushed()
+    expect(page.locator("[data-ojs-tail] tbody tr")).to_have_count(1)
+    assert page.evaluate("self.asked") == "wss://events.example/ws"
+
+
 def test_a_job_cannot_put_markup_into_a_picture(browse: Any) -> None:
     evil = "</title><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
     steps = [{"type": "mail.send", "args": [], "name": evil}]

@@ -15,7 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.admin import deadletters
 from django_ojs.jobs import bulk
 from django_ojs.jobs.selection import dead_letters
@@ -216,6 +216,13 @@ def test_a_dead_letter_is_retried_with_other_arguments_and_queue(admin_client: C
         "user:admin", str(job.pk), {"override": ["args", "priority", "queue"]}
     )  # fmt: skip
     assert "other args, priority, queue" in LogEntry.objects.get().change_message
+
+
+def test_true_in_place_of_1_is_a_change(admin_client: Client) -> None:
+    (job,) = dead(args=[1])
+    admin_client.post(edit(job), {"args": "[true]"})
+    job.refresh_from_db()
+    assert (job.state, jsontext.dumps(job.args)) == ("available", "[true]")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_fault_in_a_form_is_told_in_the_viewers_language(admin_client: Client,
         "overlap_policy": "skip", "enabled": "on",
     }  # fmt: skip
     body = admin_client.post(url("cronschedule", "add"), schedule).content.decode()
-    assert "doit être UTC ou un nom IANA de la forme Région/Ville ; vouliez-vous dire America/New_York" in body
+    assert "doit être UTC ou un nom IANA de la forme Région/Ville ; il s’agit peut-être de America/New_York" in body
     (job,) = dead()
     sent = {"queue": "claims", "priority": "0", "args": "[", "meta": ""}
     body = admin_client.post(url("job", "edit", job.pk), sent).content.decode()

@@ -148,6 +148,14 @@ def test_another_worker_cannot_answer_for_a_job(api: Api) -> None:
     assert api.post("/workers/ack", {"job_id": job["id"], "worker_id": "w1"}).status_code == 200
 
 
+def test_the_holder_that_names_another_attempt_is_not_told_of_another_worker(api: Api) -> None:
+    job = api.push()
+    api.fetch(worker_id="w1")
+    report = {"job_id": job["id"], "worker_id": "w1", "attempt": 7}
+    error = error_of(api.post("/workers/ack", report), 409, "conflict")
+    assert error["message"] == f"Cannot ack job '{job['id']}': this worker does not hold it, or not for this attempt."
+
+
 def test_the_strict_setting_demands_the_workers_name(api: Api, settings: Any) -> None:
     settings.OJS = {**settings.OJS, "STRICT_OWNERSHIP": True}
     job = api.push()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import json
 import logging
 from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import InterfaceError, OperationalError, ProgrammingError, transaction
+from django.core.management import call_command
+from django.db import InterfaceError, OperationalError, ProgrammingError, connection, transaction
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
@@ -68,8 +72,6 @@ def test_enqueue_writes_the_job_with_its_final_id_into_the_outbox(ship: Any) -> 
 
 
 def test_it_is_one_statement_and_in_the_callers_transaction(ship: Any, long_memory: None) -> None:
-    from django.db import connection
-
     clock.now(connection.alias)  # once a minute a process asks a server database for the time
     with CaptureQueriesContext(connection) as queries:
         enqueue_many([ship.s("a"), ship.s("b"), ship.s("c")])
@@ -307,6 +309,22 @@ def test_a_job_for_which_another_stands_is_that_one(ship: Any) -> None:
             get_job(job_id)
 
 
+def test_the_status_counts_what_has_not_come_to_the_jobs(ship: Any, settings: Any) -> None:
+    def status(*arguments: str) -> str:
+        out = io.StringIO()
+        call_command("ojs_status", *arguments, stdout=out, no_color=True)
+        return out.getvalue()
+
+    assert json.loads(status("--json"))["outbox"] == {"waiting": 0, "aside": 0}
+    assert "outbox" not in status()
+    enqueue_many([ship.s("a"), ship.s("b"), ship.s("c")])
+    OutboxEntry.objects.filter(pk=entries()[0].pk).update(aside=True)
+    assert json.loads(status("--json"))["outbox"] == {"waiting": 2, "aside": 1}
+    assert "The outbox has 2 that wait and 1 set aside." in status()
+    settings.OJS = {}
+    assert json.loads(status("--json"))["outbox"] is None
+
+
 def test_checks(settings: Any) -> None:
     def found(**ojs: Any) -> list[str | None]:
         settings.OJS = ojs
@@ -326,13 +344,27 @@ def test_w110_a_missing_table(settings: Any) -> None:
     assert check_outbox(databases=["default"]) == []
     with mock.patch.object(OutboxEntry._meta, "db_table", "nobody_made_it"):
         (warning,) = check_outbox(databases=["default"])
-    assert (warning.id, "migrate" in (warning.hint or "")) == ("django_ojs.W110", True)
+    assert (warning.id, "zero --fake" in (warning.hint or "")) == ("django_ojs.W110", True)
     assert check_outbox(databases=["other"]) == []
     assert check_outbox() == []
 
 
+def test_w110_leaves_what_migrate_is_about_to_make(settings: Any) -> None:
+    MigrationRecorder(connection).migration_qs.filter(app="django_ojs").delete()
+    with mock.patch.object(OutboxEntry._meta, "db_table", "nobody_made_it"):
+        assert check_outbox(databases=["default"]) == []
+        settings.DATABASE_ROUTERS = ["tests.outbox.test_outbox.Nowhere"]
+        (warning,) = check_outbox(databases=["default"])
+    assert (warning.id, "zero --fake" in (warning.hint or "")) == ("django_ojs.W110", False)
+
+
 class Elsewhere(JobsRouter):
     database = "elsewhere"
+
+
+class Nowhere:
+    def allow_migrate(self, *args: Any, **hints: Any) -> bool:
+        return False
 
 
 def test_the_router() -> None:

@@ -521,7 +521,7 @@ def test_progress_has_data_that_later_reports_leave_and_the_handler_may_change(c
 @pytest.mark.parametrize(
     "data, error, match",
     [
-        ({"at": object()}, TypeError, r'data\["at"\] is a object, which is not JSON'),
+        ({"at": object()}, TypeError, r'data\["at"\] is an object, which is not JSON'),
         ({"text": "x" * 4096}, ValueError, "at most 4096 bytes of JSON, not 4107"),
         ([1], TypeError, "are an object"),
         (json.loads('{"a":' * 40 + "1" + "}" * 40), ValueError, "deeper than 32"),

@@ -10,8 +10,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 from django.db import connections
+from django.db.models import Count, Q
 
-from django_ojs import doctor
+from django_ojs import doctor, outbox
 from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database, leave_old_server, note_read_only
@@ -19,7 +20,7 @@ from django_ojs.faults import passes
 from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
 from django_ojs.management.shell import IN_PART, ShellCommand, duration_argument, positive, table
-from django_ojs.models import Queue, Worker
+from django_ojs.models import OutboxEntry, Queue, Worker
 from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
 from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
@@ -107,11 +108,21 @@ def status(rules: AlertRules | None = None) -> dict[str, Any]:
     running = any(worker["state"] == "running" for worker in workers)
     findings = doctor.attention(site)
     return {
-        "time": format_instant(site.now), "maintenance": rendered(site.maintenance), "jobs": jobs, "queues": queues,
+        "time": format_instant(site.now), "maintenance": rendered(site.maintenance), "jobs": jobs, "outbox": _outbox(),
+        "queues": queues,
         "workers": workers, "unserved_queues": unserved_queues(site.counted, using=site.using) if running else {},
         "attention": [str(finding.says) for finding in findings],
         "findings": [finding.as_dict() for finding in findings],
     }  # fmt: skip
+
+
+def _outbox() -> dict[str, int] | None:
+    """How many jobs and workflows have not come to the jobs' database; None on a site without an outbox."""
+    if ojs_settings.OUTBOX is None:
+        return None
+    return OutboxEntry.objects.using(outbox.home()).aggregate(
+        waiting=Count("pk", filter=Q(aside=False)), aside=Count("pk", filter=Q(aside=True))
+    )
 
 
 def _page(facts: dict[str, Any]) -> str:
@@ -123,6 +134,8 @@ def _page(facts: dict[str, Any]) -> str:
         *([w["id"], w["state"], f"{w['active_jobs']}/{w['concurrency']}"] for w in facts["workers"]),
     ]
     parts = [[f"{facts['time']}: {totals}"], table(queues), table(workers)]
+    if facts["outbox"] and any(facts["outbox"].values()):
+        parts[0].append("The outbox has {waiting} that wait and {aside} set aside.".format_map(facts["outbox"]))
     if facts["attention"]:
         parts.append([f"! {line}" for line in facts["attention"]])
     return "\n\n".join("\n".join(part) for part in parts)

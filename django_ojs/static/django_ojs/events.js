@@ -169,8 +169,13 @@ async function ask() {
 function connect() {
   if (!box.dataset.socket) return;
   const address = new URL(box.dataset.socket, location.href);
-  address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
-  const mine = (socket = new WebSocket(address));
+  address.protocol = address.protocol.replace("http", "ws");
+  try {
+    socket = new WebSocket(address);
+  } catch {
+    return; // forbidden by a policy
+  }
+  const mine = socket;
   mine.addEventListener("open", () => {
     const wish = { action: "subscribe", channel: "events", filter: JSON.parse(box.dataset.filter) };
     mine.send(JSON.stringify(cursor ? { ...wish, after: cursor } : wish));

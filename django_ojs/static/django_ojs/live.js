@@ -250,19 +250,29 @@ async function act(event) {
   const form = event.target.closest("form[data-ojs-inline]");
   if (!form) return;
   event.preventDefault();
-  const button = event.submitter;
+  const address = event.submitter?.formAction || form.action;
+  const send = () => fetch(address, { method: "POST", body: new URLSearchParams(new FormData(form)) });
   try {
-    const body = new URLSearchParams(new FormData(form));
-    const answer = await fetch(button?.formAction || form.action, { method: "POST", body });
+    let answer = await send();
+    if (answer.status === 403) {
+      await renew(form.elements.csrfmiddlewaretoken);
+      answer = await send();
+    }
     if (!answer.ok) throw new Error(String(answer.status));
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const list = page.querySelector("ul.messagelist");
+    const list = parse(await answer.text()).querySelector("ul.messagelist");
+    if (!list && new URL(answer.url).pathname !== location.pathname) return location.assign(answer.url); // the login
     said.replaceChildren(...(list ? [document.adoptNode(list)] : []));
     form.reset(); // a reason is for one act
   } catch (error) {
     said.textContent = `${said.dataset.failed} ${error.message}`;
   }
   await ask();
+}
+
+// A login, in another tab, makes the tokens of all pages void.
+async function renew(token) {
+  const page = parse(await (await fetch(location.href, { cache: "no-store" })).text());
+  token.value = page.getElementById(token.form.id)?.elements.csrfmiddlewaretoken?.value ?? token.value;
 }
 
 if (live) {
