@@ -18,12 +18,13 @@ from django.db import OperationalError, connection
 from django.db.models import F
 from django.test import override_settings
 
-from django_ojs import keys
+from django_ojs import clock, keys
 from django_ojs.http import openapi
 from django_ojs.http.deadletter import DeadLetterViewSet
 from django_ojs.jobs.retry import retry
-from django_ojs.models import Job
+from django_ojs.models import Job, JobStep
 from django_ojs.queues import configuration
+from django_ojs.rules.steps import JOB_FAILED, StepKind
 from django_ojs.webhooks import deliveries
 from django_ojs.webhooks.transport import DeliveryOutcome, DeliveryReply
 from tests.http.conftest import Api, undone
@@ -166,6 +167,21 @@ def retried_meanwhile(api: Api) -> Any:
         return api.post(f"/dead-letter/{dead}/retry")
 
 
+def while_undoing_is_refused(path: str) -> Story:
+    """A DELETE of the record of a failed job, whose queue does not take the job that is to undo it."""
+
+    def story(api: Api) -> Any:
+        dead = api.dead_letter()["id"]
+        step = JobStep(job_id=dead, name="undo", kind=StepKind.UNDO, attempt=1, began_at=clock.now())
+        step.event_name, step.event_key = JOB_FAILED, dead
+        step.save()
+        put(api, "/queues/default/config", {"allowed_job_types": ["other.*"]})
+        configuration.forget()
+        return sent(api, "DELETE", path.format(dead))
+
+    return story
+
+
 def without_spectacular(api: Api) -> Any:
     with mock.patch.object(openapi, "available", return_value=False):
         return api.get("/openapi.json")
@@ -197,6 +213,9 @@ STORIES: dict[str, Story] = {
     "patch /admin/jobs/{job_id} 409": of_ended("PATCH", "/admin/jobs/{}", {"priority": 3}),
     "post /admin/jobs/{job_id}/cancel 409": of_ended("POST", "/admin/jobs/{}/cancel"),
     "post /jobs/{job_id}/cancel 409": of_ended("POST", "/jobs/{}/cancel"),
+    "delete /jobs/{job_id}/checkpoint 409": while_undoing_is_refused("/jobs/{}/checkpoint"),
+    "delete /admin/jobs/{job_id}/checkpoint 409": while_undoing_is_refused("/admin/jobs/{}/checkpoint"),
+    "delete /checkpoints/{job_id} 409": while_undoing_is_refused("/checkpoints/{}"),
     "put /jobs/{job_id}/checkpoint 409": of_ended("PUT", "/jobs/{}/checkpoint", {"state": 1}),
     "post /jobs/{job_id}/checkpoint 409": of_ended("POST", "/jobs/{}/checkpoint", {"state": 1}),
     "post /checkpoints/{job_id} 409": of_ended("POST", "/checkpoints/{}", {"state": 1}),
