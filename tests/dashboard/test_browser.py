@@ -213,7 +213,13 @@ def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_paus
     assert told == [("mail", "the printer is on fire"), ("other", None)]
 
 
+#: A page whose session ends before its WebSocket is open is refused that, and the browser says so.
+_REFUSED_SOCKET = ["WebSocket", "401"]
+
+
+@pytest.mark.wide
 def test_a_button_leads_to_the_login_where_the_session_has_ended(browse: Any, admin_client: Client) -> None:
+    browse.expected += _REFUSED_SOCKET
     pushed(queue="mail")
     page = browse(OVERVIEW, stays=False)
     admin_client.logout()
@@ -221,8 +227,9 @@ def test_a_button_leads_to_the_login_where_the_session_has_ended(browse: Any, ad
     page.wait_for_url(f"**/admin/login/?next={ADMIN}/queue/mail/do/pause_queues/")
 
 
+@pytest.mark.wide
 def test_a_button_acts_after_a_login_in_another_tab(browse: Any, admin_user: Any) -> None:
-    browse.expected.append("403")
+    browse.expected += ["403", *_REFUSED_SOCKET]
     pushed(queue="mail")
     page = browse(OVERVIEW)
     tab = browse("/admin/", stays=False)
