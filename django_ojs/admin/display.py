@@ -18,7 +18,7 @@ from django.utils.translation import gettext, gettext_lazy, gettext_noop
 from django_ojs import clock, jsontext
 from django_ojs.messages import reason, translated
 from django_ojs.rules.durations import parse_instant, spell
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
 from django_ojs.statistics.capacity import QueueFlow
 
@@ -42,7 +42,7 @@ def when(instant: dt.datetime | None) -> SafeString | str:
     """A time to the second in the site's zone; the tooltip has it exactly, in UTC."""
     if instant is None:
         return NOTHING
-    if instant >= HELD_UNTIL:
+    if instant >= END_OF_TIME:
         return gettext("when an event comes")
     exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     short = timezone.localtime(instant).strftime("%Y-%m-%d %H:%M:%S")

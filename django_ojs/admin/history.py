@@ -23,7 +23,7 @@ from django_ojs.jobs import attempts as kept
 from django_ojs.jobs import joblog
 from django_ojs.models import Event, Job
 from django_ojs.rules import joblogs, redaction
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import Step
 from django_ojs.states import State
 
@@ -137,7 +137,7 @@ def attempts(events: Iterable[Any]) -> list[AttemptLine]:
             current.error = display.error_line(data.get("error"))
         if event.type in ("job.enqueued", "job.retrying", "job.scheduled"):
             waits = display.instant(data.get("next_attempt_at") or data.get("scheduled_at")) or event.time
-            if waits >= HELD_UNTIL:  # the job waits for an event, which has no time
+            if waits >= END_OF_TIME:  # the job waits for an event, which has no time
                 waits = None
             if found and event.type == "job.retrying":
                 found[-1].next_due = waits

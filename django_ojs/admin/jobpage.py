@@ -28,7 +28,7 @@ from django_ojs.models.job import STAGED
 from django_ojs.rules import ratelimit, redaction, retrypolicy, workflowgraph
 from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.retrypolicy import RetryPolicy
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import COMPENSATES, Step, StepKind
 from django_ojs.states import State
 from django_ojs.workerregistry import deaths
@@ -123,7 +123,7 @@ def _next(job: Job, steps: Sequence[Step], now: dt.datetime) -> Iterator[NamedVa
     if job.state == State.RETRYABLE and waits:
         names = ", ".join(awaited(one) for one in waits)
         yield NamedValue(gettext("waits for"), display.ellipsized(names, 60), display.ago(waits[0].began_at))
-    if job.state in STAGED and job.due_at and job.due_at < HELD_UNTIL:
+    if job.state in STAGED and job.due_at and job.due_at < END_OF_TIME:
         name = gettext("next attempt") if job.state == State.RETRYABLE else gettext("starts")
         yield NamedValue(name, _ahead(job.due_at, now), display.when(job.due_at))
     elif job.state == State.ACTIVE and (end := job.timeout_at or job.visible_until):
@@ -233,7 +233,7 @@ def policy(job: Job) -> list[NamedValue]:
         (gettext("heartbeat timeout"), job.heartbeat_ms),
         (gettext("own reservation length"), job.visibility_ms),
         (gettext("reservation granted"), job.lease_ms),
-        (gettext("latest backoff"), None if job.due_at and job.due_at >= HELD_UNTIL else job.retry_delay_ms),
+        (gettext("latest backoff"), None if job.due_at and job.due_at >= END_OF_TIME else job.retry_delay_ms),
     )
     return [
         NamedValue(gettext("retry policy"), in_words(retrypolicy.from_json(job.retry), job.max_attempts)),

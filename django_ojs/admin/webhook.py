@@ -290,6 +290,6 @@ def _host(url: str) -> str:
 
 def _label(delivery: WebhookDelivery) -> SafeString:
     if delivery.held and delivery.is_open:
-        return display.colour_label("held", "pending")
+        return display.colour_label("postponed", "pending")
     colours = {"success": "good", "failed": "retryable", "dead": "discarded"}
     return display.colour_label(delivery.status, colours.get(delivery.status, "pending"))

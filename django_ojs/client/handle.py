@@ -20,7 +20,7 @@ from django_ojs.database import Looks, database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.faults import or_migrate
 from django_ojs.rules import envelope
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class JobHandle(Handle):
         """
         due: dt.datetime | None = self.row["due_at"]
         waits = self.state in (State.SCHEDULED, State.RETRYABLE)
-        return due if waits and due is not None and due < HELD_UNTIL else None
+        return due if waits and due is not None and due < END_OF_TIME else None
 
     @property
     def is_finished(self) -> bool:

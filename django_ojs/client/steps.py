@@ -52,7 +52,7 @@ from django_ojs.rules.approvals import ApprovalDecision, ApprovalRequest
 from django_ojs.rules.durableevents import CHILDREN_ENDED, RESERVED
 from django_ojs.rules.durableevents import check as check_event
 from django_ojs.rules.ids import new_id, new_job_id
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import JOB_FAILED, MAX_STEP_NAME, Step, StepExists
 from django_ojs.rules.steps import StepKind as Kind
 
@@ -69,7 +69,7 @@ OnChange = Literal["restart", "resume", "wait"]
 #: Seconds that a failed step may wait for its next try in the worker. For longer the job gives its slot back.
 LONGEST_PAUSE = 5.0
 #: Milliseconds after which a job asks again for an event, where a transaction that is open may have emitted it.
-EVENT_HELD_PAUSE = 1000
+OPEN_EVENT_PAUSE = 1000
 #: Milliseconds after which a job that runs under older code is looked at again by a worker with newer code.
 OLD_CODE_PAUSE = 30_000
 ARGUMENTS = "$arguments"
@@ -352,7 +352,7 @@ class StepLog:
                 raise
             return found
         if recorded is None:
-            raise self.ending(Suspended(EVENT_HELD_PAUSE))
+            raise self.ending(Suspended(OPEN_EVENT_PAUSE))
         self.must(recorded)
         self._known[step.name] = step
         return step
@@ -370,7 +370,7 @@ class StepLog:
         over = dataclasses.replace(step, ended_at=self.now(), error={"type": "EventTimeout", "message": message})
         recorded = self.store.time_out(over)
         if recorded is None:
-            raise self.ending(Suspended(EVENT_HELD_PAUSE))
+            raise self.ending(Suspended(OPEN_EVENT_PAUSE))
         if recorded:
             self._known[step.name] = over
             return over
@@ -1307,7 +1307,7 @@ class StepTransaction:
 def _suspended(step: Step, now: dt.datetime) -> Suspended:
     """What a handler ends with that waits for this step: until its time is over or, without a time, until it is given
     what it waits for."""
-    left = (step.due_at or HELD_UNTIL) - now
+    left = (step.due_at or END_OF_TIME) - now
     return Suspended(max(1, -(-left // dt.timedelta(milliseconds=1))), (step.name,))
 
 

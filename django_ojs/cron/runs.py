@@ -41,7 +41,7 @@ from django_ojs.queues import maintenance
 from django_ojs.rules import cron
 from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
 from django_ojs.store import store_of
 
@@ -169,9 +169,9 @@ def _launch(
         if previous and schedule.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
             transaction.set_rollback(True, using=using)  # no run begins, so the one before it goes on
         return _refused(pushed)
-    hold = bool(previous) and schedule.overlap_policy == OverlapPolicy.ENQUEUE
-    record_run(schedule.name, pushed.row, nominal, now, using, hold=hold)
-    if hold and len(previous) > 2:
+    postpone = bool(previous) and schedule.overlap_policy == OverlapPolicy.ENQUEUE
+    record_run(schedule.name, pushed.row, nominal, now, using, postpone=postpone)
+    if postpone and len(previous) > 2:
         logger.warning("%d runs of the schedule %s wait for the one before them.", len(previous), schedule.name)
     runs = CronSchedule.objects.using(using).filter(pk=schedule.pk)
     runs.update(last_run_at=now, run_count=F("run_count") + 1)
@@ -280,13 +280,13 @@ def _reach_beyond(jobs: Sequence[uuid.UUID], limits: Limits, using: str) -> bool
     return Job.objects.using(using).filter(pk__in=jobs).exclude(limits.condition()).exists()
 
 
-def record_run(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, using: str, *, hold: bool) -> None:
-    """Record a job that a schedule just made, and hold it back if it has to wait; then forget the oldest runs."""
+def record_run(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, using: str, *, postpone: bool) -> None:
+    """Record a job that a schedule just made, and postpone it if it has to wait; then forget the oldest runs."""
     runs = CronRun.objects.using(using)
-    if hold:
-        Job.objects.using(using).filter(pk=row["id"], state=State.AVAILABLE).update(due_at=HELD_UNTIL)
+    if postpone:
+        Job.objects.using(using).filter(pk=row["id"], state=State.AVAILABLE).update(due_at=END_OF_TIME)
     runs.create(
-        name=name, job_id=row["id"], queue=row["queue"], scheduled_at=nominal, triggered_at=now, held=hold
+        name=name, job_id=row["id"], queue=row["queue"], scheduled_at=nominal, triggered_at=now, held=postpone
     )  # fmt: skip
     kept = schedules.KEPT_RUNS
     edge = runs.filter(name=name).order_by("-id").values_list("id", flat=True)[kept : kept + 1].first()
@@ -295,20 +295,20 @@ def record_run(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, u
 
 
 @queues_claimed.subscribe
-def unhold_next(queues: Sequence[str] | None = None, using: str | None = None) -> int:
-    """Let the oldest held job of each schedule go whose other runs have ended; return how many went."""
+def let_next_go(queues: Sequence[str] | None = None, using: str | None = None) -> int:
+    """Let the oldest postponed job of each schedule go whose other runs have ended; return how many went."""
     using = database(using)
     runs = CronRun.objects.using(using)
-    held = runs.filter(held=True)
-    if not held.exists():
+    postponed = runs.filter(held=True)
+    if not postponed.exists():
         return 0
     if maintenance.is_on(using=using):
         return 0
-    held = held if queues is None else held.filter(queue__in=list(queues))
+    postponed = postponed if queues is None else postponed.filter(queue__in=list(queues))
     with atomic(using=using):
-        held.filter(~_is_live()).update(held=False)  # cancelled or expired while it waited
+        postponed.filter(~_is_live()).update(held=False)  # cancelled or expired while it waited
         # The first of all: a schedule that was given another queue may have runs that wait in both.
-        first = dict(runs.filter(held=True, name__in=held.values("name")).values_list("name").annotate(Min("id")))
+        first = dict(runs.filter(held=True, name__in=postponed.values("name")).values_list("name").annotate(Min("id")))
         busy = set(runs.filter(_is_live(), name__in=first, held=False).values_list("name", flat=True))
         heads = [pk for name, pk in first.items() if name not in busy]
         return _let_go(runs.filter(pk__in=heads), using) if heads else 0
@@ -322,9 +322,9 @@ def prune(batch: int, using: str) -> int:
 
 
 def _let_go(runs: QuerySet[CronRun], using: str) -> int:
-    """Several may have chosen the same jobs: who finds one still held, behind its lock, frees it."""
+    """Several may have chosen the same jobs: who finds one still postponed, behind its lock, frees it."""
     store = store_of(using)
-    wanted = Q(pk__in=list(runs.values_list("job_id", flat=True)), state=State.AVAILABLE, due_at=HELD_UNTIL)
+    wanted = Q(pk__in=list(runs.values_list("job_id", flat=True)), state=State.AVAILABLE, due_at=END_OF_TIME)
     rows = store.lock_where(wanted, skip_locked=True)
     for row in rows:
         row["due_at"] = None

@@ -519,7 +519,7 @@ class _Claimer(Service):
         queue_status = store_of(self._using).queue_status(queues, (), now, unseen=0)
         if queue_status.closed:
             return []
-        if queue_status.held:  # a run of a schedule, of which a FETCH knows what to do
+        if queue_status.postponed:  # a run of a schedule, of which a FETCH knows what to do
             return list(groups)
         busy = self._available(queues) if queue_status.waiting else set()
         if queue_status.due:

@@ -207,16 +207,16 @@ def _taken(claiming: _Claiming, status: QueueStatus) -> list[list[JobRow]]:
     store = store_of(using)
     if status.closed or not any(one.limit for one in claimants):
         return [[] for _ in claimants]
-    if not (status.waiting or status.due or status.held):
+    if not (status.waiting or status.due or status.postponed):
         return [[] for _ in claimants]
-    if store.single_statements and not (status.due or status.held or status.limited):
+    if store.single_statements and not (status.due or status.postponed or status.limited):
         return claiming.take()
     with atomic(using=using):
         if status.due:
             timers.apply_due_waiting(choice.queues, using)
             claiming.now = clock.now(using)  # what was promoted just now waits since a moment ago
             status = store.queue_status(choice.queues, (), claiming.now, unseen=0)
-        if status.held:
+        if status.postponed:
             queues_claimed(choice.queues, using)
         if choice.ids is not None or not status.limited:
             return claiming.take()

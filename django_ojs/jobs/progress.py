@@ -1,8 +1,8 @@
 """Progress (orchestration 5.1): store how far a handler is, and write the `job.progress` events.
 
 Every report is stored; at most one event a second is written for each job. A report that came too soon for an event
-is `held`: the scheduler writes its event a second later, or the worker marks it as the `last` of the run, whose event
-is written at once.
+is postponed (`held`): the scheduler writes its event a second later, or the worker marks it as the `last` of the run,
+whose event is written at once.
 A report renews the reservation like BEAT; the event says until when, in place of a `job.heartbeat`.
 """
 
@@ -82,8 +82,8 @@ def report_free(reports: Sequence[ProgressReport], *, using: str | None = None) 
     using = database(using)
     rows, news, accepted = _reported(reports, skip_locked=True, using=using)
     missing = {item.job_id for item in reports} - rows.keys()
-    held = set(Job.objects.using(using).filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
-    return [LEFT_OUT if item.job_id in held else _known(item, rows, news, accepted) for item in reports]
+    locked = set(Job.objects.using(using).filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+    return [LEFT_OUT if item.job_id in locked else _known(item, rows, news, accepted) for item in reports]
 
 
 @retried
@@ -125,8 +125,8 @@ def _known(
 
 
 @retried
-def log_held(*, using: str | None = None) -> int:
-    """Write the events that were held back, a second after the one before; return how many."""
+def log_postponed(*, using: str | None = None) -> int:
+    """Write the events that were postponed, a second after the one before; return how many."""
     using = database(using)
     now = clock.now(using)
     due = JobProgress.objects.using(using).filter(held=True, told_at__lte=now - INTERVAL).order_by("told_at")

@@ -82,8 +82,8 @@ class CronSchedule(OJSModel):
 class CronRun(OJSModel):
     """One job that a schedule made. The schedule and the job may both be gone by now.
 
-    A `held` job waits behind a run that has not ended (policy `enqueue`): it is `available`, and its `due_at`
-    keeps every claim away until `cron.runs` lets it go.
+    A postponed job (`held`) waits behind a run that has not ended (policy `enqueue`): it is `available`, and its
+    `due_at` keeps every claim away until `cron.runs` lets it go.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -70,9 +70,9 @@ class WebhookSubscription(OJSModel):
 class WebhookDelivery(OJSModel):
     """One event for one subscription, in the order of the log.
 
-    `next_attempt_at` is when it is due; None while it waits for an earlier one of its subject (`held`) and when
-    it has ended. While it is being sent, `claim` names the attempt, and `next_attempt_at` is when the attempt
-    counts as lost. `body` holds the bytes that every attempt sends, whatever becomes of the log.
+    `next_attempt_at` is when it is due; None while it waits for an earlier one of its subject (it is postponed:
+    `held`), and when it has ended. While it is being sent, `claim` names the attempt, and `next_attempt_at` is when the
+    attempt counts as lost. `body` holds the bytes that every attempt sends, whatever becomes of the log.
     """
 
     class Status(models.TextChoices):

@@ -31,7 +31,7 @@ from django_ojs.queues import configuration
 from django_ojs.rules import unique
 from django_ojs.rules.faults import fault
 from django_ojs.rules.ratelimit import key_in
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 
@@ -174,7 +174,7 @@ def _move(name: str, target: str, *, using: str) -> int:
     for row in rows:
         row.update(queue=target, rate_key=key_in(row["rate_key"], target))
         row["unique_key"] = row["unique_key"] and _unique_key(row)
-        if row["state"] == State.AVAILABLE and row["due_at"] != HELD_UNTIL:
+        if row["state"] == State.AVAILABLE and row["due_at"] != END_OF_TIME:
             row["due_at"] = None
     for state in _WAITING:
         store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key", "due_at"))

@@ -12,7 +12,7 @@ from typing import Any
 from django_ojs.states import State
 
 #: When a job is due that waits until something else than time lets it go on.
-HELD_UNTIL = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+END_OF_TIME = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 
 
 def reserve(

@@ -287,7 +287,7 @@ class TellProgress:
     EVERY = 0.5
 
     def run_once(self, using: str) -> float:
-        progress.log_held(using=using)
+        progress.log_postponed(using=using)
         return self.EVERY
 
 
@@ -461,7 +461,7 @@ class Cron:
         self._aim_at = float("-inf")
 
     def run_once(self, using: str) -> float:
-        runs.unhold_next(using=using)
+        runs.let_next_go(using=using)
         if time.monotonic() >= self._aim_at:
             self._aim_at = time.monotonic() + self.AIM
             if number := aim_again(using=using):

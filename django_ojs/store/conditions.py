@@ -79,7 +79,7 @@ def under_limit(queue: str) -> str:
 
 def obstacles(these_queues: str, now: str) -> tuple[str, str, str, str, str]:
     """What a plain claim cannot do with, as conditions in SQL, in this order: `due`, `keyed`, `queue_limited`, `closed`
-    and `held`, as `QueueStatus` has them.
+    and `postponed`, as `QueueStatus` has them.
 
     `these_queues` is how a column is compared with the queues, such as `IN (%s, %s)`. Parameters are `now`, and three
     times the queues after the queues of the first condition.

@@ -474,8 +474,8 @@ class Store:
             for row in found
             if row[6:] and row[6] is not None
         }
-        waiting, due, keyed, queue_limited, closed, held = map(bool, found[0][:6])
-        return QueueStatus(waiting, due, keyed, queue_limited, closed, held, known)
+        waiting, due, keyed, queue_limited, closed, postponed = map(bool, found[0][:6])
+        return QueueStatus(waiting, due, keyed, queue_limited, closed, postponed, known)
 
     def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""

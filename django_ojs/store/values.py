@@ -97,7 +97,7 @@ class QueueStatus(NamedTuple):
     keyed: bool  #: a job there is under a limit of its own
     queue_limited: bool  #: a queue there is under a limit, or a job type
     closed: bool  #: maintenance closes all queues
-    held: bool  #: a run of a schedule waits there for the run before it
+    postponed: bool  #: a run of a schedule waits there for the run before it
     workers: dict[str, WorkerPresence]  #: those of the workers asked about that are known
 
     @property

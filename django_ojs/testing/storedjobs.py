@@ -41,7 +41,7 @@ from django_ojs.messages import jobs
 from django_ojs.models import Approval, CronSchedule, Job
 from django_ojs.models.job import JobRow
 from django_ojs.registry import registry
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
 from django_ojs.store.values import Choice
 from django_ojs.testing.jobs import (
@@ -285,7 +285,7 @@ class RunningJobs(Jobs):
         using, types = self._engine.using, tuple(registry.types())
         now = clock.now(using)
         ahead = Job.objects.using(using).filter(
-            state__in=WAITING, type__in=types, due_at__gt=now, due_at__lt=HELD_UNTIL
+            state__in=WAITING, type__in=types, due_at__gt=now, due_at__lt=END_OF_TIME
         )
         if queues:
             ahead = ahead.filter(queue__in=queues)
@@ -321,7 +321,7 @@ class _ThreadWork(threading.local):
         self.depth = 0
         self.busy = False
         self.waiting: deque[uuid.UUID] = deque()
-        self.held: set[uuid.UUID] = set()  #: jobs that wait for events, or for jobs that they run
+        self.suspended: set[uuid.UUID] = set()  #: jobs that wait for events, or for jobs that they run
 
 
 class InlineJobs(RunningJobs):
@@ -410,14 +410,14 @@ class InlineJobs(RunningJobs):
                 error = self._finish(mine.waiting.popleft())
                 if error is not None:
                     errors.append(error)
-                if mine.held:
-                    free = mine.held - durableevents.waiting(list(mine.held), using=self._engine.using)
-                    mine.held -= free
+                if mine.suspended:
+                    free = mine.suspended - durableevents.waiting(list(mine.suspended), using=self._engine.using)
+                    mine.suspended -= free
                     mine.waiting += sorted(free)
         finally:
             mine.busy = False
             mine.waiting.clear()
-            mine.held.clear()
+            mine.suspended.clear()
         if errors and self.raise_errors:
             raise errors[0]
 
@@ -428,9 +428,9 @@ class InlineJobs(RunningJobs):
             if row is None or row["state"] not in WAITING or registry.get(row["type"]) is None:
                 return None
             if row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=self._engine.using):
-                self._thread.held.add(job_id)
+                self._thread.suspended.add(job_id)
                 return None
-            if row["due_at"] is not None and row["due_at"] >= HELD_UNTIL:
+            if row["due_at"] is not None and row["due_at"] >= END_OF_TIME:
                 return None
             with moment(row["due_at"]):
                 timers.apply_due(ids=[job_id], using=self._engine.using)

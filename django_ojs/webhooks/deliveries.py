@@ -185,7 +185,7 @@ def _record_replies(
         _count(subscription, reply, now)
         records += _events(subscription, delivery, now)
         tried.append(delivery)
-    unhold_next(subscription.pk, [delivery.subject for delivery in tried if not delivery.is_open], now, using)
+    let_next_go(subscription.pk, [delivery.subject for delivery in tried if not delivery.is_open], now, using)
     disabled = _is_hopeless(subscription, now)
     if disabled:
         subscriptions.disable(subscription, _reason(subscription), now, using)
@@ -195,7 +195,7 @@ def _record_replies(
     return disabled
 
 
-def unhold_next(subscription: uuid.UUID, subjects: Iterable[str], now: dt.datetime, using: str) -> None:
+def let_next_go(subscription: uuid.UUID, subjects: Iterable[str], now: dt.datetime, using: str) -> None:
     """Let the next delivery of each subject go; the caller holds the subscription's lock."""
     if not (wanted := set(subjects)):
         return

@@ -294,18 +294,24 @@ def _insert(pairs: Sequence[tuple[Event, _Subscriber]], using: str) -> None:
         for envelope in filters.views(subscriber.kinds, rendered[event.pk], salt, order.place_of(event)):
             if envelope["id"] not in texts:
                 texts[envelope["id"]] = jsontext.dumps(envelope)
-            held = key in busy
+            postponed = key in busy
             busy.add(key)
-            rows.append(_delivery(subscriber.id, envelope, key[1], texts[envelope["id"]], now, held=held))
+            rows.append(_delivery(subscriber.id, envelope, key[1], texts[envelope["id"]], now, postponed=postponed))
     WebhookDelivery.objects.using(using).bulk_create(rows, batch_size=100)
 
 
 def _delivery(
-    subscription: uuid.UUID, envelope: dict[str, Any], subject: str, body: str, now: dt.datetime, *, held: bool = False
+    subscription: uuid.UUID,
+    envelope: dict[str, Any],
+    subject: str,
+    body: str,
+    now: dt.datetime,
+    *,
+    postponed: bool = False,
 ) -> WebhookDelivery:
     return WebhookDelivery(
         subscription_id=subscription, event_id=envelope["id"], event_type=envelope["type"], subject=subject, body=body,
-        held=held, next_attempt_at=None if held else now, created_at=now,
+        held=postponed, next_attempt_at=None if postponed else now, created_at=now,
         max_attempts=len(ojs_settings.WEBHOOK_RETRY_DELAYS) + 1,
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ ContextRequest = tuple[JobContext, bool]
 
 PROGRESS_INTERVAL = 1.0  #: seconds between two progress reports of one run that are written
 NAME_PAUSE = 0.25  #: seconds between two looks at which process has the worker's name
-HELD_PAUSE = 0.25  #: seconds until a job that another transaction has locked is tried again
+LOCKED_PAUSE = 0.25  #: seconds until a job that another transaction has locked is tried again
 PAUSE = 0.05  #: seconds to collect requests, so that a handler in a tight loop does not flood the database
 
 
@@ -228,7 +228,7 @@ class Heartbeat(Service):
             if progress is not None:
                 context.give_back_progress(progress)
             if run is not None:  # else the writer reports its end, and its progress before that
-                self._later[context] = now + HELD_PAUSE
+                self._later[context] = now + LOCKED_PAUSE
                 self._held |= {context} if beat else set()
             return
         if run is None:

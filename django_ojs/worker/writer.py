@@ -48,8 +48,8 @@ logger = get_logger(__name__)
 
 COLLECT_SECONDS = 0.005  #: how long the first outcome of a batch waits for others
 MAX_BATCH = 500
-HELD_PAUSE = 0.1  #: seconds until jobs that another transaction has locked are tried again
-HELD_SECONDS = 0.5  #: how long one look at those may take: other outcomes wait meanwhile
+LOCKED_PAUSE = 0.1  #: seconds until jobs that another transaction has locked are tried again
+LOCKED_SECONDS = 0.5  #: how long one look at those may take: other outcomes wait meanwhile
 LARGE = 100_000  #: characters of a report that may be what ends a connection
 SHORTEST = 200  #: characters of each text in the shortest form of an error
 SUFFIX = ".outcomes"
@@ -138,15 +138,15 @@ class Writer(Service):
 
         An outcome whose job another transaction has locked waits until that lets go, and no other waits for it.
         """
-        held: list[tuple[JobRun, RunOutcome]] = []
+        locked: list[tuple[JobRun, RunOutcome]] = []
         try:
-            while held or not (self.stopping.is_set() and self._inbox.empty()):
-                batch, later = _one_for_each_job(held, self._collect(waits=not held))
+            while locked or not (self.stopping.is_set() and self._inbox.empty()):
+                batch, later = _one_for_each_job(locked, self._collect(waits=not locked))
                 self._notify_written(batch, left := self.write(batch))
-                held = [*self._again(held), *left, *later]
-                if held and self._impatient.is_set():
-                    self._leave(held)
-                    held = []
+                locked = [*self._again(locked), *left, *later]
+                if locked and self._impatient.is_set():
+                    self._leave(locked)
+                    locked = []
         finally:
             self._keep_unreported()
 
@@ -157,12 +157,12 @@ class Writer(Service):
         ids = {id(run) for run, _ in left}
         self._written([run for run, _ in batch if id(run) not in ids])
 
-    def _again(self, held: Sequence[tuple[JobRun, RunOutcome]]) -> list[tuple[JobRun, RunOutcome]]:
-        """Report those that were held back; return those that still wait. Of several outcomes of a job the first comes
-        first."""
-        batch, later = _one_for_each_job((), held)
+    def _again(self, locked: Sequence[tuple[JobRun, RunOutcome]]) -> list[tuple[JobRun, RunOutcome]]:
+        """Report those whose jobs were locked; return those that still wait. Of several outcomes of a job the first
+        comes first."""
+        batch, later = _one_for_each_job((), locked)
         tried: list[tuple[JobRun, RunOutcome]] = []
-        untried = self._in_parts(batch, tried, time.monotonic() + HELD_SECONDS)
+        untried = self._in_parts(batch, tried, time.monotonic() + LOCKED_SECONDS)
         return [*untried, *tried, *later]
 
     def _in_parts(
@@ -181,11 +181,11 @@ class Writer(Service):
         half = len(left) // 2
         return self._in_parts(left[:half], tried, end) + self._in_parts(left[half:], tried, end)
 
-    def _leave(self, held: Sequence[tuple[JobRun, RunOutcome]]) -> None:
+    def _leave(self, locked: Sequence[tuple[JobRun, RunOutcome]]) -> None:
         """Wait no longer: these outcomes could not be reported."""
-        self._unreported += self._reports(held)
+        self._unreported += self._reports(locked)
         self._hindrance = self._hindrance or "another transaction has locked their jobs"
-        self._written([run for run, _ in held])
+        self._written([run for run, _ in locked])
 
     def _collect(self, *, waits: bool = True) -> list[tuple[JobRun, RunOutcome]]:
         """What came in, after a pause in which more may: asleep, and not woken for each of them. If it `waits` not,
@@ -193,7 +193,7 @@ class Writer(Service):
         batch: list[tuple[JobRun, RunOutcome]] = []
         try:
             with self.resting():
-                first = self._inbox.get(timeout=None if waits else HELD_PAUSE)
+                first = self._inbox.get(timeout=None if waits else LOCKED_PAUSE)
         except queue.Empty:
             return batch
         if first is None:
@@ -215,16 +215,16 @@ class Writer(Service):
         to be reported again. A job must not be among them twice."""
         if self._logs is not None and any(run.context.run_log is not None for run, _ in batch):
             self._logs.flush()  # whoever hears of the end of a job finds its lines
-        held = self._report_progress(batch)
-        reports = self._reports([item for item in batch if item[0].id not in held] if held else batch)
+        locked = self._report_progress(batch)
+        reports = self._reports([item for item in batch if item[0].id not in locked] if locked else batch)
         before = len(self._unreported)
         acks = [done for done in reports if isinstance(done, Ack)]
         failures = [done for done in reports if isinstance(done, Failure)]
-        rejected = self._send(acks, held)
+        rejected = self._send(acks, locked)
         failures += [_as_failure(done, error) for done, error in rejected]
-        for done, error in self._send(failures, held):
+        for done, error in self._send(failures, locked):
             logger.error("The outcome of job %s was refused: %s", done.job_id, error)
-        left = [item for item in batch if item[0].id in held] if held else []
+        left = [item for item in batch if item[0].id in locked] if locked else []
         self.completed += _number_completed(batch) - _number_completed(left)
         self.completed -= sum(isinstance(done, Ack) for done in self._unreported[before:])
         return left
@@ -268,21 +268,20 @@ class Writer(Service):
         except Exception:
             logger.exception("The last progress of %s could not be written.", jobs(len(reports)))
             return set()
-        held = [item for item, known in zip(reports, found, strict=True) if known is LEFT_OUT]
-        for item in held:
-            held_back = ProgressValue(item.percent or 0.0, item.message or "", item.data)
-            contexts[item.job_id].give_back_progress(held_back)
-        return {item.job_id for item in held}
+        locked = [item for item, known in zip(reports, found, strict=True) if known is LEFT_OUT]
+        for item in locked:
+            contexts[item.job_id].give_back_progress(ProgressValue(item.percent or 0.0, item.message or "", item.data))
+        return {item.job_id for item in locked}
 
-    def _send(self, reports: Sequence[R], held: set[uuid.UUID]) -> list[tuple[R, OJSError]]:
+    def _send(self, reports: Sequence[R], locked: set[uuid.UUID]) -> list[tuple[R, OJSError]]:
         """Report; returns what was refused for another reason than that the job is no longer ours. The ids of jobs that
-        another transaction has locked are added to `held`."""
+        another transaction has locked are added to `locked`."""
         if not reports:
             return []
         refused = []
         for done, answer in _answered_in_pieces(reports, self._persist):
             if answer is LEFT_OUT:
-                held.add(done.job_id)
+                locked.add(done.job_id)
             elif isinstance(answer, InvalidStateTransition):
                 logger.info("Job %s was no longer ours when it ended: %s", done.job_id, answer)
             elif isinstance(answer, OJSError):
@@ -475,11 +474,11 @@ def _as_failure(done: Ack, error: OJSError) -> Failure:
 
 
 def _one_for_each_job(
-    held: Sequence[tuple[JobRun, RunOutcome]], batch: Sequence[tuple[JobRun, RunOutcome]]
+    locked: Sequence[tuple[JobRun, RunOutcome]], batch: Sequence[tuple[JobRun, RunOutcome]]
 ) -> tuple[list[tuple[JobRun, RunOutcome]], list[tuple[JobRun, RunOutcome]]]:
     """Split off second outcomes of a job: a run that lost it may report beside the run that has it. The first may be
-    among those that are `held` back."""
-    seen: set[uuid.UUID] = {run.id for run, _ in held}
+    among those that are `locked`."""
+    seen: set[uuid.UUID] = {run.id for run, _ in locked}
     now: list[tuple[JobRun, RunOutcome]] = []
     later: list[tuple[JobRun, RunOutcome]] = []
     for item in batch:

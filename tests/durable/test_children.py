@@ -16,7 +16,7 @@ from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.retry import retry_failed
 from django_ojs.models import DurableEvent, Job, JobStep, Workflow
 from django_ojs.registry import registry
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import JOB_FAILED
 from django_ojs.states import State
 from django_ojs.testing import assert_survives_crashes, job_context
@@ -68,7 +68,7 @@ def test_a_job_runs_another_and_goes_on_with_its_result(jobs: WorkerJobs) -> Non
     waiting = row(handle)
     assert (waiting.state, waiting.visible_until, waiting.attempt, waiting.uncounted) == ("retryable", None, 1, 1)
     assert waiting.due_at is not None
-    assert waiting.due_at >= HELD_UNTIL
+    assert waiting.due_at >= END_OF_TIME
     step, flow = JobStep.objects.get(), Workflow.objects.get()
     assert (step.name, step.kind, step.event_key, step.ended_at) == ("$run-1", "children", str(flow.pk), None)
     assert (flow.parent_id, flow.awaited, flow.outlives_parent, flow.name) == (handle.id, True, None, "parent.one")

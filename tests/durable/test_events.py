@@ -21,7 +21,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import DurableEvent, Event, Job, JobStep
 from django_ojs.registry import registry
 from django_ojs.retention import prune
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import JOB_FAILED
 from django_ojs.states import State
 from django_ojs.testing import assert_survives_crashes, job_context
@@ -52,7 +52,7 @@ def test_a_job_waits_without_a_slot_until_the_event_comes(jobs: WorkerJobs) -> N
     waiting = row(handle)
     assert (waiting.state, waiting.visible_until, waiting.attempt, waiting.uncounted) == ("retryable", None, 1, 1)
     assert waiting.due_at is not None
-    assert waiting.due_at >= HELD_UNTIL
+    assert waiting.due_at >= END_OF_TIME
     assert clock.now() == NOW
     step = JobStep.objects.get(kind="event")
     assert (step.name, step.event_name, step.event_key, step.ended_at) == ("$event-1", "order.paid", "7", None)
@@ -333,7 +333,7 @@ def test_thousands_that_wait_cost_the_scheduler_nothing(jobs: WorkerJobs) -> Non
     with CaptureQueriesContext(connection) as nothing:
         assert timers.apply_due() == 0
     push([{"type": "other.job", "args": []} for _ in range(2000)])
-    Job.objects.filter(type="other.job").update(due_at=HELD_UNTIL, wake_at=HELD_UNTIL)
+    Job.objects.filter(type="other.job").update(due_at=END_OF_TIME, wake_at=END_OF_TIME)
     from django.db.models import QuerySet
 
     QuerySet.update(Job.objects.all(), state="retryable")

@@ -16,7 +16,7 @@ from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.delete import delete_one
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.progress import ProgressReport, ReportedJob, describe, log_held, report
+from django_ojs.jobs.progress import ProgressReport, ReportedJob, describe, log_postponed, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.read import info
 from django_ojs.jobs.retry import retry_one
@@ -125,11 +125,11 @@ class TestWhatIsTold:
             say(row, percent)
         assert told(row) == [10.0]
         assert shown(row) == 0.3, "what no event has told is kept all the same"
-        assert log_held() == 0, "too early"
+        assert log_postponed() == 0, "too early"
         frozen_clock.advance(seconds=1)
         assert TellProgress().run_once("default") == TellProgress.EVERY
         assert told(row) == [10.0, 30.0]
-        assert log_held() == 0, "told once"
+        assert log_postponed() == 0, "told once"
         frozen_clock.advance(seconds=1)
         say(row, 40)
         assert told(row) == [10.0, 30.0, 40.0]
@@ -146,7 +146,7 @@ class TestWhatIsTold:
         say(row, 90)
         ack_one(Ack(row["id"]))
         frozen_clock.advance(seconds=2)
-        assert log_held() == 0
+        assert log_postponed() == 0
         types = [event["type"] for event in log.read(job_id=row["id"]).events]
         assert types[-1] == "job.completed"
         assert not JobProgress.objects.filter(held=True).exists()
@@ -155,7 +155,7 @@ class TestWhatIsTold:
         row = active()
         say(row, data={"rows": 7})
         frozen_clock.advance(seconds=2)
-        log_held()
+        log_postponed()
         assert told(row) == []
         assert JobProgress.objects.get().data == {"rows": 7}
         say(row, 50)

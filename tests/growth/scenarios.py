@@ -214,7 +214,7 @@ def firing() -> None:
     schedules.register({"name": "plans", "cron": "@every 1m", "type": "plans.work", "args": [], "queue": "plans"})
     with later(minutes=2):
         tick()
-        runs.unhold_next()
+        runs.let_next_go()
 
 
 def webhooks() -> None:

@@ -454,13 +454,13 @@ class TestEnqueuePolicy:
             return let_go(chosen, using)
 
         monkeypatch.setattr(runs, "_let_go", slow)
-        assert runs.unhold_next() == 0
+        assert runs.let_next_go() == 0
         assert len(taken) == 1
         assert claimed() == []
 
     def test_other_queues_are_not_looked_at(self) -> None:
         ack_one(Ack(claimed()[0]))
-        runs.unhold_next(["another"])
+        runs.let_next_go(["another"])
         assert CronRun.objects.filter(held=True).count() == 2
 
     def test_the_first_goes_first_also_where_the_schedule_has_got_another_queue(self, frozen_clock: Any) -> None:

@@ -185,9 +185,9 @@ class TestWhatStops:
         tick()
         maintenance.start()
         ack([Ack(running)])
-        assert runs.unhold_next() == 0
+        assert runs.let_next_go() == 0
         maintenance.stop()
-        assert runs.unhold_next() == 1
+        assert runs.let_next_go() == 1
         assert len(claim()) == 1
 
 

@@ -21,7 +21,7 @@ from django_ojs.queues import configuration, deletion
 from django_ojs.queues.configuration import configure, document, pause
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
-from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
 
@@ -255,13 +255,13 @@ class TestRemoval:
         make(rate_limit={"rate": {"limit": 1, "period": "P1D"}, "on_limit": "reschedule"})
         make(rate_limit={"rate": {"limit": 1, "period": "P1D"}, "on_limit": "reschedule"})
         held = make()
-        Job.objects.filter(pk=held["id"]).update(due_at=HELD_UNTIL)
+        Job.objects.filter(pk=held["id"]).update(due_at=END_OF_TIME)
         later = make(scheduled_at="2099-01-01T00:00:00Z")
         assert len(fetch(Fetch(["q"], count=9))) == 1
-        assert Job.objects.filter(state="available", due_at__gt=frozen_clock.now, due_at__lt=HELD_UNTIL).exists()
+        assert Job.objects.filter(state="available", due_at__gt=frozen_clock.now, due_at__lt=END_OF_TIME).exists()
         remove("q", "move", "other")
         assert len(fetch(Fetch(["other"], count=9))) == 1
-        assert Job.objects.get(pk=held["id"]).due_at == HELD_UNTIL
+        assert Job.objects.get(pk=held["id"]).due_at == END_OF_TIME
         assert Job.objects.get(pk=later["id"]).due_at.year == 2099
 
     @pytest.mark.parametrize(

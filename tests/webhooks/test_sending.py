@@ -149,8 +149,8 @@ def test_events_of_one_job_stay_in_order_while_the_first_is_tried_again(
     other = enqueue("c.d")
     deliver(sender)
     subjects = [got.event["subject"] for got in receiver.got]
-    assert [got.event["type"] for got in receiver.got].count("job.started") == 0, "held behind job.enqueued"
-    assert str(other.id) in subjects, "other jobs are not held"
+    assert [got.event["type"] for got in receiver.got].count("job.started") == 0, "postponed behind job.enqueued"
+    assert str(other.id) in subjects, "other jobs are not postponed"
     assert [row.held for row in deliveries()] == [False, True, False]
     for seconds in (30, 120, 0, 0):
         frozen_clock.advance(seconds=seconds)

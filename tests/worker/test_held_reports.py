@@ -246,7 +246,7 @@ class Runs:
 def test_the_heartbeat_serves_the_others_and_comes_back_to_a_held_job(
     claimed: Any, wish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keepalive, "HELD_PAUSE", 0.01)
+    monkeypatch.setattr(keepalive, "LOCKED_PAUSE", 0.01)
     held, free = claimed(2)
     heart = Heartbeat("w", dict, Runs(held, free), Lifecycle(), "default")  # type: ignore[arg-type]
     heart.start()
