@@ -257,7 +257,9 @@ def ask(holder: Holder, step: Step, request: ApprovalRequest, *, again: bool = F
     if again and Approval.objects.using(using).filter(pk=pk).exclude(state=ApprovalState.CLOSED).exists():
         return True
     asked, later = assignees(request.assignees), assignees(request.escalate_to, "escalate_to")
-    if later and not asked:  # who may decide an approval that names nobody is asked on beside those that come later
+    # An approval that names nobody may be decided by everyone with the permission. They stay asked when it is
+    # escalated.
+    if later and not asked:
         asked = [Assignee(Kind.PERMISSION, DECIDE, DECIDE)]
     with atomic(using=using):
         row = _lock(holder.job_id, using)

@@ -2,10 +2,11 @@
 (`context.on_failure`).
 
 A handler records each call that would undo something as a step of the kind `undo`. The scheduler looks for such steps
-whose jobs have ended, so no verb that ends jobs pays for them, and none can forget them: neither a cancellation by SQL
-nor one while the scheduler was away. Whoever deletes a job or its record before that look asks for it (`undo_first`),
-and `retention` leaves such a job. The steps move to the new job, of the same type and queue. So the old job has no
-record any more, and starts over if it is retried.
+whose jobs have ended. So the verbs that end jobs do nothing for them, and none can forget them: neither a cancellation
+by SQL nor one while the scheduler was away. If a caller deletes a job, or lets it begin anew, before the scheduler has
+looked, the server enqueues the job that undoes it first (`undo_first`). `retention` does not delete such a job. The
+steps move to the new job, of the same type and queue. So the old job has no record any more, and starts over if it is
+retried.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
@@ -18,6 +17,7 @@ from django_ojs.models import Lease
 from django_ojs.retention import prune
 from django_ojs.testing import WorkerJobs
 from tests.conftest import FrozenClock
+from tests.waiting import cancelled, occupied
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -148,38 +148,24 @@ def test_a_task_that_is_cancelled_as_it_takes_a_lock_leaves_none(monkeypatch: py
         monkeypatch.setattr(Lock, "acquire", slow)
         task = asyncio.ensure_future(lock("import", timeout="10m").__aenter__())
         await began.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await sync_to_async(int)()  # the thread has done what it was to do
+        await cancelled(task, free)
 
     asyncio.run(main())
     assert not Lease.objects.exists()
 
 
 def test_a_task_that_is_cancelled_as_it_gives_a_lock_back_leaves_none() -> None:
-    free = threading.Event()
-
     async def main() -> None:
-        inside = asyncio.Event()
-        busy: list[asyncio.Future[Any]] = []
+        inside, free = asyncio.Event(), threading.Event()
 
         async def take() -> None:
             async with lock("import", timeout="10m"):
-                busy.append(asyncio.ensure_future(sync_to_async(free.wait)()))
-                await asyncio.sleep(0)  # now the thread has something else to do
+                await occupied(free)
                 inside.set()
 
         task = asyncio.ensure_future(take())
         await inside.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await busy[0]
+        await cancelled(task, free)
 
     asyncio.run(main())
     assert not Lease.objects.exists()

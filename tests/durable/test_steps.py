@@ -12,7 +12,6 @@ import uuid
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -40,6 +39,7 @@ from django_ojs.testing.storedjobs import WorkerJobs
 from django_ojs.testing.storedjobs import worker as stored
 from django_ojs.worker import runs
 from tests.durable.conftest import NOW
+from tests.waiting import cancelled, occupied
 
 pytestmark = pytest.mark.django_db
 
@@ -502,11 +502,9 @@ def test_a_step_that_is_cancelled_before_its_record_is_stored_is_recorded(calls:
 
     async def handler() -> None:
         done = asyncio.Event()
-        before: list[asyncio.Future[Any]] = []
 
         async def charge() -> str:
-            before.append(asyncio.ensure_future(sync_to_async(free.wait)()))
-            await asyncio.sleep(0)  # now the thread of the store has something else to do
+            await occupied(free)
             calls.append("charge")
             done.set()
             return "charged"
@@ -515,12 +513,7 @@ def test_a_step_that_is_cancelled_before_its_record_is_stored_is_recorded(calls:
         await done.wait()
         task.cancel()
         await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(0)
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await before[0]
+        await cancelled(task, free)
 
     asyncio.run(handler())
     recorded = context._steps.store.load()
