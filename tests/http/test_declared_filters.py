@@ -324,8 +324,14 @@ def test_a_filter_finds_the_same_jobs_at_every_door(
                 names = {label for label, job in known.items() if job in found}
                 running = {"has"} if notation is PRODUCER else set()  # which a filter of theirs leaves alone
                 assert names == wanted - running, (notation, name)
-    given = JobFilter({"states": list(State), filter: value})
-    assert JobFilter.from_json(given.to_json()) == given
+
+
+@pytest.mark.parametrize("filter", VALUES)
+def test_a_filter_survives_being_stored(filter: str) -> None:
+    """As bulk actions in the background keep it."""
+    given = JobFilter({"states": list(State), filter: VALUES[filter][0] or "order-17"})
+    assert JobFilter.from_json(json.loads(json.dumps(given.to_json()))) == given
+    assert filter in given.to_json()
 
 
 def test_every_filter_is_described() -> None:
