@@ -256,6 +256,14 @@ def _outcomes(answer: type[serializers.Serializer[Any]]) -> dict[int, Any]:
     return {207: answer, 422: (answer, ErrorSerializer)}
 
 
+#: What the operations have in common that change jobs which are there.
+_CHANGE: dict[str, Any] = {
+    "detail": False, "methods": ["post"], "body": BulkChangeSerializer, "answer": BulkChangedSerializer,
+    "statuses": (200,), "answers": _outcomes(BulkChangedSerializer), "audit": "job.bulk", "audits_itself": True,
+    "errors": (409,), "headers": "Idempotency-Replayed X-OJS-Batch-Size",
+}  # fmt: skip
+
+
 class BulkViewSet(Idempotent, OJSViewSet):
     """`/jobs/bulk`: enqueue, cancel, retry and delete many jobs, with an outcome for each."""
 
@@ -293,20 +301,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
 
         return self.answer(enqueue, body["key"])
 
-    @operation(
-        detail=False,
-        methods=["post"],
-        right="change_job",
-        body=BulkChangeSerializer,
-        answer=BulkChangedSerializer,
-        statuses=(200,),
-        answers=_outcomes(BulkChangedSerializer),
-        name="bulk_cancel",
-        audit="job.bulk",
-        audits_itself=True,
-        errors=(409,),
-        headers="Idempotency-Replayed X-OJS-Batch-Size",
-    )
+    @operation(right="change_job", name="bulk_cancel", **_CHANGE)
     def cancel(self, request: Request) -> Response:
         """Cancel the jobs that are named or fit a filter.
 
@@ -314,20 +309,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         """
         return self._change(JOBS["cancel"], left="skipped")
 
-    @operation(
-        detail=False,
-        methods=["post"],
-        right="change_job",
-        body=BulkChangeSerializer,
-        answer=BulkChangedSerializer,
-        statuses=(200,),
-        answers=_outcomes(BulkChangedSerializer),
-        name="bulk_retry",
-        audit="job.bulk",
-        audits_itself=True,
-        errors=(409,),
-        headers="Idempotency-Replayed X-OJS-Batch-Size",
-    )
+    @operation(right="change_job", name="bulk_retry", **_CHANGE)
     def retry(self, request: Request) -> Response:
         """Retry the jobs that are named or fit a filter.
 
@@ -335,22 +317,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         """
         return self._change(JOBS["retry"])
 
-    @operation(
-        detail=False,
-        methods=["post"],
-        url_path="delete",
-        url_name="delete",
-        right="delete_job",
-        body=BulkChangeSerializer,
-        answer=BulkChangedSerializer,
-        statuses=(200,),
-        answers=_outcomes(BulkChangedSerializer),
-        name="bulk_delete",
-        audit="job.bulk",
-        audits_itself=True,
-        errors=(409,),
-        headers="Idempotency-Replayed X-OJS-Batch-Size",
-    )
+    @operation(url_path="delete", url_name="delete", right="delete_job", name="bulk_delete", **_CHANGE)
     def remove(self, request: Request) -> Response:
         """Delete the jobs that are named or fit a filter.
 
@@ -732,37 +699,23 @@ def _prefers_async(request: Request) -> bool:
     return "respond-async" in {wish.partition(";")[0].strip().lower() for wish in wishes}
 
 
+#: What the operations of `AdminBulkViewSet` have in common.
+_ACT: dict[str, Any] = {
+    "detail": False, "methods": ["post"], "body": AdminBulkSerializer, "answer": AdminBulkAnswerSerializer,
+    "statuses": (200,), "answers": {202: BulkActionSerializer}, "audit": "job.bulk", "audits_itself": True,
+    "headers": "Location",
+}  # fmt: skip
+
+
 class AdminBulkViewSet(OJSViewSet):
     """`/admin/jobs/bulk`: retry, cancel and delete many jobs."""
 
-    @operation(
-        detail=False,
-        methods=["post"],
-        right="change_job",
-        body=AdminBulkSerializer,
-        answer=AdminBulkAnswerSerializer,
-        statuses=(200,),
-        answers={202: BulkActionSerializer},
-        audit="job.bulk",
-        audits_itself=True,
-        headers="Location",
-    )
+    @operation(right="change_job", **_ACT)
     def retry(self, request: Request) -> Response:
         """Retry everything that is named or fits a filter."""
         return self._act("retry", (State.DISCARDED,))
 
-    @operation(
-        detail=False,
-        methods=["post"],
-        right="change_job",
-        body=AdminBulkSerializer,
-        answer=AdminBulkAnswerSerializer,
-        statuses=(200,),
-        answers={202: BulkActionSerializer},
-        audit="job.bulk",
-        audits_itself=True,
-        headers="Location",
-    )
+    @operation(right="change_job", **_ACT)
     def cancel(self, request: Request) -> Response:
         """Cancel everything that is named or fits a filter.
 
@@ -771,20 +724,8 @@ class AdminBulkViewSet(OJSViewSet):
         return self._act("cancel", states.ordered(states.WAITING))
 
     @operation(
-        detail=False,
-        methods=["post"],
-        url_path="delete",
-        url_name="delete",
-        operator_scope="admin.purge",
-        right="delete_job",
-        body=AdminBulkSerializer,
-        answer=AdminBulkAnswerSerializer,
-        statuses=(200,),
-        answers={202: BulkActionSerializer},
-        audit="job.bulk",
-        audits_itself=True,
-        headers="Location",
-    )
+        url_path="delete", url_name="delete", operator_scope="admin.purge", right="delete_job", **_ACT
+    )  # fmt: skip
     def remove(self, request: Request) -> Response:
         """Delete everything that is named or fits a filter.
 
