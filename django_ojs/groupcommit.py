@@ -99,12 +99,12 @@ class _PendingCall(Generic[Item, Result]):
     """One caller's item, and what becomes of it. `left_out`: the caller is to execute it itself. `taken`: the calls of
     others that it executes while it leads."""
 
-    __slots__ = ("gate", "item", "left_out", "outcome", "resolved", "taken")
+    __slots__ = ("item", "latch", "left_out", "outcome", "resolved", "taken")
 
     def __init__(self, item: Item) -> None:
         self.item = item
-        self.gate = threading.Lock()  # opened once: for the outcome, or for the lead
-        self.gate.acquire()
+        self.latch = threading.Lock()  # opened once: for the outcome, or for the lead
+        self.latch.acquire()
         self.resolved = self.left_out = False
         self.outcome: Result | Exception | None = None
         self.taken: Sequence[_PendingCall[Item, Result]] = ()
@@ -176,12 +176,12 @@ class _Lane(Generic[Item, Result]):
         for follower in taken:
             if not follower.resolved:  # the leader's thread is being stopped
                 follower.resolve(BackendUnavailable("The server stopped before it knew what became of this call."))
-            follower.gate.release()
+            follower.latch.release()
 
     def _hand_on(self) -> None:
         self.leader, self.since = self.waiting.popleft() if self.waiting else None, time.monotonic()
         if self.leader is not None:
-            self.leader.gate.release()
+            self.leader.latch.release()
 
 
 class Group(Generic[Item, Result]):
@@ -241,10 +241,10 @@ class Group(Generic[Item, Result]):
         if patience is None:
             patience = PATIENCE_OF_ONE_WRITER if connections[using].vendor == "sqlite" else PATIENCE
         left = patience
-        while not call.gate.acquire(timeout=left):
+        while not call.latch.acquire(timeout=left):
             found = lane.overtake(call, patience)
             if found is None:
-                call.gate.acquire()
+                call.latch.acquire()
                 break
             left = found
         return not call.resolved

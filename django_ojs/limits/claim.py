@@ -59,18 +59,18 @@ def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, 
     names = choice.queues
     first, further = max(LEAST, count), max(LEAST, AHEAD * count)
     store = store_of(using)
-    gate = LimitGate.of(names, now, using)
+    limit_keys = LimitKeys.of(names, now, using)
 
     def claimable() -> dict[str, list[LimitedJob]]:
-        return {name: _claimable(store, choice, name, gate.now, first) for name in names}
+        return {name: _claimable(store, choice, name, limit_keys.now, first) for name in names}
 
-    gate.hold_queues(names)
-    if not keyed and gate.has_room(names, count):
-        return _claim_next(names, count, take, gate)
+    limit_keys.hold_queues(names)
+    if not keyed and limit_keys.has_room(names, count):
+        return _claim_next(names, count, take, limit_keys)
     ahead = claimable()
-    if gate.hold([job for jobs in ahead.values() for job in jobs], wait=True) and store.skip_locked:
+    if limit_keys.hold([job for jobs in ahead.values() for job in jobs], wait=True) and store.skip_locked:
         ahead = claimable()  # while this claim waited for the keys, others may have claimed what it saw
-        gate.hold([job for jobs in ahead.values() for job in jobs], wait=False)
+        limit_keys.hold([job for jobs in ahead.values() for job in jobs], wait=False)
     rows: list[JobRow] = []
     turned_away: list[tuple[LimitedJob, Blocked]] = []
     for name, found in ahead.items():
@@ -78,41 +78,41 @@ def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, 
         shut: set[tuple[str, str, str]] = set()
         full_look = len(jobs) >= first
         for _ in range(ROUNDS):
-            chosen, blocked = _choose(jobs, count - len(rows), gate)
+            chosen, blocked = _choose(jobs, count - len(rows), limit_keys)
             turned_away += blocked
-            taken = take(name, chosen, len(chosen), gate.now) if chosen else []
+            taken = take(name, chosen, len(chosen), limit_keys.now) if chosen else []
             rows += taken
             if len(rows) >= count:
                 break
             if missed := set(chosen) - {row["id"] for row in taken}:
-                gate.withdraw(missed)
+                limit_keys.withdraw(missed)
                 jobs = [job for job in jobs if job.id not in chosen]
                 continue
             shut |= {_reason(job, why) for job, why in blocked}
             if not full_look or not blocked or any(why.key == queue_key(name) and not why.own for _, why in blocked):
                 break
-            jobs = _claimable(store, choice, name, gate.now, further, shut)
+            jobs = _claimable(store, choice, name, limit_keys.now, further, shut)
             full_look = len(jobs) >= further
-            gate.hold(jobs, wait=False)
+            limit_keys.hold(jobs, wait=False)
         if len(rows) >= count:
             break
-    records = gate.save()
-    more, dropped = _turn_away(turned_away, gate.now, using)
+    records = limit_keys.save()
+    more, dropped = _turn_away(turned_away, limit_keys.now, using)
     log.append([*records, *more], using)
-    jobs_ended(dropped, gate.now, using)
+    jobs_ended(dropped, limit_keys.now, using)
     return rows
 
 
-def _claim_next(names: Sequence[str], count: int, take: Take, gate: LimitGate) -> list[JobRow]:
+def _claim_next(names: Sequence[str], count: int, take: Take, limit_keys: LimitKeys) -> list[JobRow]:
     """Claim the next jobs of these queues, whose limits leave room for all of them."""
     rows: list[JobRow] = []
     for name in names:
-        taken = take(name, None, count - len(rows), gate.now)
-        gate.start_of_queue(name, [row["id"] for row in taken])
+        taken = take(name, None, count - len(rows), limit_keys.now)
+        limit_keys.start_of_queue(name, [row["id"] for row in taken])
         rows += taken
         if len(rows) >= count:
             break
-    log.append(gate.save(), gate.using)
+    log.append(limit_keys.save(), limit_keys.using)
     return rows
 
 
@@ -122,11 +122,11 @@ def next_start(choice: Choice, now: dt.datetime, *, using: str) -> dt.datetime |
     Counts nothing and claims nothing. Jobs that wait for a slot of a concurrency limit wait for no time.
     """
     with atomic(using=using):
-        gate = LimitGate.of(choice.queues, now, using)
-        gate.hold_queues(choice.queues)
+        limit_keys = LimitKeys.of(choice.queues, now, using)
+        limit_keys.hold_queues(choice.queues)
         jobs = [job for name in choice.queues for job in _claimable(store_of(using), choice, name, now, LEAST)]
-        gate.hold(jobs, wait=True)
-        _, blocked = _choose(jobs, len(jobs) + 1, gate)
+        limit_keys.hold(jobs, wait=True)
+        _, blocked = _choose(jobs, len(jobs) + 1, limit_keys)
     starts = (why.until for _, why in blocked if why.strategy not in ("concurrency", "busy"))
     return min((at for at in starts if at > now), default=None)
 
@@ -140,15 +140,15 @@ def _claimable(
 
 
 def _choose(
-    jobs: Sequence[LimitedJob], limit: int, gate: LimitGate
+    jobs: Sequence[LimitedJob], limit: int, limit_keys: LimitKeys
 ) -> tuple[list[uuid.UUID], list[tuple[LimitedJob, Blocked]]]:
-    """The first jobs that the gate admits, and those before them that it does not."""
+    """The first jobs that the limits admit, and those before them that they do not."""
     chosen: list[uuid.UUID] = []
     blocked: list[tuple[LimitedJob, Blocked]] = []
     for job in jobs:
         if len(chosen) >= limit:
             break
-        why = gate.admit(job)
+        why = limit_keys.admit(job)
         if why is None:
             chosen.append(job.id)
         else:
@@ -289,7 +289,7 @@ class _LimitKey:
         return self.started + sum(number for at, number in self.starts or () if at > edge)
 
 
-class LimitGate:
+class LimitKeys:
     """The keys that one FETCH has to do with.
 
     `queue_policies` are those of the queues themselves; `by_type`: types may have limits.
@@ -305,8 +305,8 @@ class LimitGate:
         self._parts_of: dict[tuple[str, str, str, str], dict[str, list[RatePolicy]]] = {}
 
     @classmethod
-    def of(cls, queues: Sequence[str], now: dt.datetime, using: str) -> LimitGate:
-        """The gate before these queues, with nothing locked yet."""
+    def of(cls, queues: Sequence[str], now: dt.datetime, using: str) -> LimitKeys:
+        """The keys of these queues, with nothing locked yet."""
         policies, by_type = limits_of(queues, using)
         return cls(using, now, policies, by_type=by_type)
 

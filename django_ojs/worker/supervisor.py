@@ -60,8 +60,8 @@ SAME_SIGNAL = 2.0  #: so many seconds apart, a signal that reached the superviso
 #: Seconds before a place is taken again whose process has done nothing, and before jobs are handed back again.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
 BEYOND_GRACE = 15.0  #: seconds that a process may take to end after its handlers had their grace period
-LANES = 4  #: processes that run jobs alone, at most: a long job must not keep all others waiting
-NEXT_LANE = 10.0  #: seconds that such a job waits until one more process starts for it
+ALONE = 4  #: processes that run jobs alone, at most: a long job must not keep all others waiting
+NEXT_ALONE = 10.0  #: seconds that such a job waits until one more process starts for it
 NOTHING_DONE = 30.0  #: before another process looks for jobs to run alone, when the last one found none to run
 HAND_BACK_SECONDS = 60.0  #: how long handing back waits for a database that is away, before another process tries
 
@@ -136,11 +136,11 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._options, self._announce, self._announce_child = options, announce, announce_child
         names = [options.name] if processes == 1 else [f"{options.name}-{n}" for n in range(1, processes + 1)]
-        lanes = [f"{options.name}-alone", *(f"{options.name}-alone-{n}" for n in range(2, LANES + 1))]
-        self._lanes = [ProcessSlot(name, suspects=True, start_at=None) for name in lanes]
-        self._suspects_wait, self._no_lane_before = False, 0.0
+        alone = [f"{options.name}-alone", *(f"{options.name}-alone-{n}" for n in range(2, ALONE + 1))]
+        self._alone = [ProcessSlot(name, suspects=True, start_at=None) for name in alone]
+        self._suspects_wait, self._not_alone_before = False, 0.0
         self._number = len(names)
-        self._places = [*map(ProcessSlot, names), *self._lanes]
+        self._places = [*map(ProcessSlot, names), *self._alone]
         self._health = health
         self._inherits = is_first_process()
         self._orders: list[tuple[Order, str]] = []
@@ -177,7 +177,7 @@ class Supervisor:
             yield partial(self._check, place)
         if self._inherits:
             yield self._bury_orphans
-        yield self._start_lane
+        yield self._start_alone
         yield lambda: self._log_signals(time.monotonic() - TICK)
         yield self._report_health
 
@@ -263,13 +263,13 @@ class Supervisor:
             if abs(self._noted.get(name, float("-inf")) - at) > SAME_SIGNAL:
                 logger.log(level, "%s: %s", worker_id, line)
 
-    def _start_lane(self) -> None:
+    def _start_alone(self) -> None:
         """Start a process for jobs that are to be run alone, where one waits and those that run are busy."""
         if not self._suspects_wait or self._stopping:
             return
-        now, free = time.monotonic(), [place for place in self._lanes if place.is_settled]
-        busy = [place.started_at for place in self._lanes if not place.is_settled]
-        if free and now >= max(self._no_lane_before, *(started + NEXT_LANE for started in busy), 0.0):
+        now, free = time.monotonic(), [place for place in self._alone if place.is_settled]
+        busy = [place.started_at for place in self._alone if not place.is_settled]
+        if free and now >= max(self._not_alone_before, *(started + NEXT_ALONE for started in busy), 0.0):
             free[0].start_at = now
 
     def _watch(self, place: ProcessSlot) -> None:
@@ -310,7 +310,7 @@ class Supervisor:
         if goodbye not in ("", "failed"):
             place.quiet = False
             if place.suspects and place.completed == place.done_before:
-                self._no_lane_before = time.monotonic() + NOTHING_DONE
+                self._not_alone_before = time.monotonic() + NOTHING_DONE
             place.start_at = time.monotonic() + place.pause if goodbye == "replace" else None
             return
         death = death_of(status, memory_mb, running)

@@ -158,7 +158,7 @@ def descriptors() -> list[str]:
     return sorted(path.name for path in Path("/proc/self/fd").glob("*"))
 
 
-@pytest.mark.parametrize("place", ["_obey", "_start_lane", "_report_health", "_check"])
+@pytest.mark.parametrize("place", ["_obey", "_start_alone", "_report_health", "_check"])
 def test_a_step_that_fails_ends_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole `run()`, whose second round goes well."""
     supervisor = Supervisor(WorkerOptions(name="w"), 1, announce=lambda line: None)
