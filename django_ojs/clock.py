@@ -134,8 +134,8 @@ def _host_time(ticks: float) -> dt.datetime:
 
 
 def offset(using: str) -> float | None:
-    """How many seconds the wall clock of this host is ahead of the database's, right to half a round trip; None where
-    both are one clock, as with SQLite."""
+    """How many seconds the wall clock of this host is ahead of the database's, accurate to half a round trip; None
+    where both are one clock, as with SQLite."""
     if connections[using].vendor not in _ASK:
         return None
     answer = _question(using)

@@ -120,10 +120,11 @@ def try_to_write(cursor: Any) -> None:
 
 
 def waits_to_try_again(error: BaseException, number: int, using: str | None) -> bool:
-    """Whether an operation whose try of this number ended in `error` is to be run again: it lost a race in its own
-    transaction, and this was not the last of `TRIES`. Waits before that, longer each time.
+    """Whether an operation is to be run again whose try `number`, of at most `TRIES`, ended in `error`. If so, wait
+    first, longer each time.
 
-    So it is where its session had lost a prepared statement, which changes nothing either: it gets another session.
+    It is run again if it lost a race in its own transaction, or if its session had lost a prepared statement: neither
+    has changed anything. In the second case it gets another session, and nobody waits.
     """
     connection = connections[database(using)]
     if number == TRIES or connection.in_atomic_block:

@@ -39,7 +39,7 @@ WorkflowPart: TypeAlias = "PreparedJob | PreparedWorkflow"
 
 
 class PreparedWorkflow(OtherWords):
-    """Describes a workflow that can be enqueued, and is not stored yet, as a `PreparedJob` is a job that is not.
+    """Describes a workflow that is not stored yet and can be enqueued, as a `PreparedJob` describes such a job.
 
     `chain`, `group`, `batch` and `Workflow.graph` make it; sites import the class as `django_ojs.Workflow`. A stored
     workflow is a row of the model `django_ojs.models.Workflow`, of which a site gets a `WorkflowHandle`.

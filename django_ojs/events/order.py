@@ -436,9 +436,10 @@ def waiting_since(using: str, place: LogPosition) -> dt.datetime | None:
 
 
 def ahead(using: str, place: LogPosition, events: int) -> Event | None:
-    """An event about so many `events` behind `place`; None where the log ends before. Costs one look at an index.
+    """The event that comes about `events` events after `place`; None where the log ends before. It costs one look at
+    an index.
 
-    By the ids, which follow the order closely, since nothing knows the number of rows between two places.
+    It goes by the ids, which follow the order closely: to know the number exactly, the rows would have to be counted.
     """
     begin = place.id
     if place == START:

@@ -55,8 +55,8 @@ class Metadata:
         return self.values.get(key, default)
 
     def number(self, key: str) -> int | str | None:
-        """A whole number as JSON has it; what is none stays the text that it is, for the reader of the member to
-        refuse. None where the key is absent or empty."""
+        """The whole number of this key; None where the key is absent or empty. Another text is returned as it is, and
+        whoever reads it refuses it."""
         given = self.get(key)
         found = jsontext.digits(given)
         return (given or None) if found is None else found

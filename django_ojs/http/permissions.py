@@ -258,9 +258,10 @@ def api_key(request: Request | HttpRequest) -> APIKey | None:
 
 
 def who(request: Request, *, looking: bool = False) -> Principal:
-    """The caller as the one who names a worker.
+    """Who makes this request, to decide which workers it may name.
 
-    It is an operator if it has no limits and may direct workers, or, where it is only `looking`, look at them.
+    An operator may name each of them. A caller is one if it has no limits and may direct workers; where it is only
+    `looking`, if it may look at them.
     """
     key, user = api_key(request), cast("Any", request.user)
     scopes, right = ({ADMIN, "admin.write"}, "change_worker")

@@ -42,8 +42,8 @@ class UsedConcurrencySerializer(AnswerSerializer):
 
 
 class WindowSerializer(AnswerSerializer):
-    """How many jobs may start in which time. With what has been used of it, where it is a `rate`, and the time of the
-    next start, where it is a `throttle`."""
+    """How many jobs may start in which time. A `rate` also says how many have started, a `throttle` when the next one
+    may."""
 
     limit = serializers.IntegerField()
     period = serializers.CharField()

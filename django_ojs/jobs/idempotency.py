@@ -113,8 +113,9 @@ def under_way(operation: KeyedRequest, using: str) -> Iterator[None]:
 
 
 def hold(operations: Sequence[KeyedRequest], using: str) -> list[Answer | Conflict | None]:
-    """Hold the keys of these requests, which differ, until the transaction ends. For each what it has to be answered
-    without doing anything; None for one that is now to be done, and whose answer is to be kept."""
+    """Hold the keys of these requests, which differ, until the transaction ends. Return the answer to each request
+    that was executed before, a refusal of each that another transaction executes, and None for each that the caller has
+    to execute now, and whose answer it has to store."""
     held = store_of(using).hold_keys([operation.digest for operation in operations], clock.now(using))
     return [
         _known(operation, held[operation.digest], using) if operation.digest in held else _still_running()
@@ -123,7 +124,7 @@ def hold(operations: Sequence[KeyedRequest], using: str) -> list[Answer | Confli
 
 
 def read_answer(operation: KeyedRequest, using: str) -> Answer | Conflict | None:
-    """The same of one request without holding its key, and without noticing that another one does."""
+    """What `hold` returns of one request, without holding its key: that another transaction holds it is not seen."""
     stored = IdempotencyKey.objects.using(using).filter(pk=operation.digest).values_list(*StoredKey._fields).first()
     return _known(operation, stored and StoredKey(*stored), using)
 

@@ -45,7 +45,7 @@ def apply_due(
 ) -> int:
     """Do what is due, for at most `limit` jobs; return how many there were. Locked jobs are left alone.
 
-    `spare_active` leaves active jobs alone too, `ids` all but these.
+    `spare_active`: leave active jobs alone, too. `ids`: look at these jobs only.
     """
     using = database(using)
     condition = ~Q(state=State.ACTIVE) if spare_active else Q()

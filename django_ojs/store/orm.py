@@ -348,8 +348,8 @@ class Store:
     refuses_held_keys = True
 
     def hold_keys(self, digests: Sequence[str], now: dt.datetime) -> dict[str, StoredKey | None]:
-        """Hold these idempotency keys until the transaction ends, but for those that another one holds; what is stored
-        of each that is held, None where nothing is.
+        """Hold these idempotency keys until the transaction ends, except those that another transaction holds. Return
+        what is stored under each key that is held now, or None.
 
         Here a key is its row, so a new one is inserted at once. Raises LostRace where one of several is held by
         another transaction, or one was inserted meanwhile.

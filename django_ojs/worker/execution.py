@@ -238,10 +238,10 @@ class _Hand:
 
 
 class InlineRunner(ThreadRunner):
-    """Trivial handlers, many in a row in one thread: no hop between two of them, no slot for each.
+    """Runs trivial handlers one after the other in one thread, without a slot for each.
 
-    Their connections are looked after between batches only, and one that takes long keeps the others of its
-    batch waiting: `inline=True` is a promise of the handler's author.
+    Their database connections are checked between batches only, and a handler that takes long keeps the others of its
+    batch waiting: with `inline=True` the author of a handler promises that it is quick.
     """
 
     name = "inline"

@@ -109,9 +109,9 @@ class RunLog:
 
 
 class LogCollector:
-    """The lines of all runs of one process. Safe from any thread; nothing waits for long.
+    """Collects the lines of all runs of one process. Any thread may use it, and no call waits for long.
 
-    `ring`: where lines are copied to that a supervisor stores if this process is killed.
+    `ring` gets a copy of the lines, which a supervisor stores if this process is killed.
     """
 
     def __init__(self, ring: LogRing | None = None) -> None:

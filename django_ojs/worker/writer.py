@@ -188,8 +188,8 @@ class Writer(Service):
         self._written([run for run, _ in locked])
 
     def _collect(self, *, waits: bool = True) -> list[tuple[JobRun, RunOutcome]]:
-        """What came in, after a pause in which more may: asleep, and not woken for each of them. If it `waits` not,
-        there is something else to do soon."""
+        """The outcomes that have come in. After the first one it sleeps for a moment in which more may come, and is not
+        woken for each. If it `waits`, it waits for the first one for as long as it takes."""
         batch: list[tuple[JobRun, RunOutcome]] = []
         try:
             with self.resting():

@@ -55,9 +55,9 @@ class Principal:
 
 
 def take_name(worker: Worker, who: Principal | None, now: dt.datetime) -> None:
-    """Make a worker that is free the principal's, in memory. Raises PermissionDenied if it may not name the worker.
+    """Let `who` own a worker that is free; the caller saves it. Raises PermissionDenied if `who` may not name it.
 
-    None is this process itself, such as an `ojs_worker`.
+    `who` is None where this process itself names the worker, as an `ojs_worker` does.
     """
     if who is None or worker.owner == who.id:
         return

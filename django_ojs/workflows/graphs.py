@@ -30,8 +30,11 @@ _nodes = 0
 
 
 class WorkflowShape(NamedTuple):
-    """`facts` are the members that all events of the workflow share, as the inside of a JSON object; `limits` are what
-    its creator reaches, by which its jobs are pushed."""
+    """What all jobs and events of a workflow have in common.
+
+    `facts` are the members that its events share, as a JSON object without its braces. `limits` are what the creator of
+    the workflow reaches: none of its jobs may lie beyond them.
+    """
 
     graph: Graph
     public_id: str
