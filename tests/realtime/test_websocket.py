@@ -378,6 +378,8 @@ NONSENSE = [
     '{"action":"subscribe","filter":{"event_types":[1]}}', '{"action":"subscribe","filter":{"queues":[""]}}',
     '{"action":"subscribe","filter":{"sources":["a\\u0000b"]}}',
     '{"action":"subscribe","filter":{"job_ids":["x"]}}', '{"action":"subscribe","filters":{"types":{}}}',
+    '{"action":"subscribe","filter":{"queue":["mail"]}}', '{"action":"subscribe","filters":{"job_type":["a.b"]}}',
+    '{"action":"subscribe","channel":"all","filter":{"queues":["mail"]}}',
     '{"action":"resume"}', '{"action":"resume","last_event_id":[]}',
     '{"action":"resume","last_event_id":"evt_1","subscriptions":[1]}', '{"action":"unsubscribe","channel":[]}',
     "[" * 5000 + "]" * 5000, '{"action":"subscribe","channel":"events","after":"\\u0000"}',
