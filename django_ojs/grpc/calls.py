@@ -140,7 +140,7 @@ class _Deadline:
     def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         late = self._instant is not None and time.monotonic() >= self._instant
         if late and self.passed is None and not serves_others():
-            self.passed = errors.BackendUnavailable("The deadline of the call has passed.")
+            self.passed = errors.WaitTimeout("The deadline of the call has passed.")
             raise self.passed
         return execute(sql, params, many, context)
 

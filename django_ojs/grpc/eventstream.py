@@ -19,7 +19,6 @@ from google.protobuf.message import Message
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound
 from django_ojs.events import log
 from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED
 from django_ojs.events.filters import MAX_SOURCES, Filter
@@ -31,7 +30,7 @@ from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.sse import in_thread
 from django_ojs.rules.durations import format_instant
 from django_ojs.spellings import EVENT_TYPE
-from django_ojs.workflows.workflow import identify
+from django_ojs.workflows.workflow import keys_of
 
 #: Metadata in which clients without `attributes` name the last event that they have seen.
 LAST_EVENT = "x-ojs-last-event-id"
@@ -58,11 +57,7 @@ class Asked(NamedTuple):
         """The same with the workflow in its filter. Asks the database."""
         if not self.workflow:
             return self
-        try:
-            wanted = dataclasses.replace(self.wanted, workflow_ids=(identify(self.workflow),))
-        except NotFound:  # it has no events, and no id by which to ask for them
-            wanted = dataclasses.replace(self.wanted, only_queues=())
-        return self._replace(wanted=wanted)
+        return self._replace(wanted=dataclasses.replace(self.wanted, workflow_ids=keys_of((self.workflow,))))
 
 
 async def stream_events(call: StreamCall) -> None:
@@ -175,9 +170,8 @@ def _made(kind: str, data: Mapping[str, Any]) -> Message:
 def _limited(wanted: Filter, call: StreamCall) -> Filter:
     """The filter within the limits of the caller."""
     limits = call.caller.limits
-    queues = limits.queues if wanted.only_queues is None else wanted.only_queues
     only_jobs = call.caller.only_jobs
-    return dataclasses.replace(wanted, only_queues=queues, only_types=limits.types, only_jobs=only_jobs)
+    return dataclasses.replace(wanted, only_queues=limits.queues, only_types=limits.types, only_jobs=only_jobs)
 
 
 # The request

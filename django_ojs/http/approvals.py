@@ -15,7 +15,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound
 from django_ojs.http import fields, permissions
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.operation import operation
@@ -140,10 +139,8 @@ class ApprovalViewSet(OJSViewSet):
         return approvals.reached(limits(self.request), using=using())
 
     def get_object(self) -> Approval:
-        pk = fields.path_id(self.kwargs["approval_id"], "approval")
-        found: Approval | None = self.get_queryset().filter(pk=pk).first()
-        if found is None:
-            raise NotFound.resource("approval", str(pk))
+        found = approvals.read(fields.path_id(self.kwargs["approval_id"], "approval"), using=using())
+        permissions.check_row(self.request, {"queue": found.queue, "type": found.type})
         return found
 
     @operation(scope="read")

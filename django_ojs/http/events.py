@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,9 +36,8 @@ from django_ojs.http.serializers import (
 )
 from django_ojs.jobs.read import info
 from django_ojs.models.fields import RawJSON
-from django_ojs.rules.faults import query_fault
 from django_ojs.spellings import EVENT_QUERY
-from django_ojs.workflows.workflow import identify
+from django_ojs.workflows.workflow import keys_of
 
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 1000
@@ -203,27 +201,17 @@ def wanted_by(request: Request) -> Filter:
     job_types = query.texts(request, "job_types")
     for name in job_types:
         check_type(request, name)
-    job_id, workflow_id = query.uuid7(request, "job_id"), _workflow(request)
+    job_id, workflow = query.uuid7(request, "job_id"), query.text(request, "workflow_id")
     return Filter(
         types=tuple(query.texts(request, "types", EVENT_QUERY)),
         queues=tuple(permissions.queues_to_read(request, query.texts(request, "queues", EVENT_QUERY))),
         job_types=tuple(job_types),
         sources=tuple(query.texts(request, "sources", most=MAX_SOURCES)),
         job_ids=(job_id,) if job_id else (),
-        workflow_ids=(workflow_id,) if workflow_id else (),
+        workflow_ids=keys_of((workflow,)) if workflow else (),
         only_types=type_limit(request),
         only_jobs=permissions.only_job_events(request),
     )
-
-
-def _workflow(request: Request) -> uuid.UUID | None:
-    """The workflow that is asked for, also by the id that its client gave it."""
-    if not (given := query.text(request, "workflow_id")):
-        return None
-    try:
-        return identify(given)
-    except NotFound:
-        raise query_fault("workflow_id", "must be the id of a workflow", given) from None
 
 
 def socket_address(request: HttpRequest) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
-from django_ojs.rules import names
+from django_ojs.rules import faults, names
 from django_ojs.rules.faults import checked, fault, shorten
 from django_ojs.rules.ids import parse_id
 
@@ -137,7 +137,6 @@ def texts(body: dict[str, Any], field: str, *, maximum: int = 1000) -> list[str]
 
 
 def only(body: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The body of an operator's call; refused if it has other members than these: ignored, one might mean more."""
-    if unknown := sorted(body.keys() - set(names)):
-        raise fault(unknown[0][:100], f"is unknown here: there are {', '.join(names)}")
+    """The body of an operator's call; refused if it has other members than these."""
+    faults.only(body, names)
     return body

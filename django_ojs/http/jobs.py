@@ -633,6 +633,7 @@ def _wait_for_end(request: Request, row: JobRow, timeout: int | None) -> JobRow:
     if not waits.wait_for_end(request, job_id, seconds, router.db_for_write(Job)):
         return row
     row = info(job_id)
+    permissions.check_row(request, row)  # it may have come to another queue
     if row["state"] not in states.TERMINAL:
         details = {"job_id": str(job_id), "state": row["state"], "waited_seconds": seconds}
         raise WaitTimeout(f"Job '{job_id}' is still {row['state']} after {seconds} seconds.", details=details)

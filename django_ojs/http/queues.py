@@ -57,7 +57,7 @@ from django_ojs.queues.configuration import (
 from django_ojs.queues.deletion import remove
 from django_ojs.rules import names, queueconfig
 from django_ojs.rules.attributes import DEFAULT_QUEUE
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import fault, shorten
 from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State
 from django_ojs.statistics import counters, latency
@@ -426,7 +426,7 @@ class QueueRequestSerializer(BodySerializer):
     config = ObjectField()
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        return {"name": fields.queue_name(data.get("name"), "name"), "config": fields.member(data, "config") or {}}
+        return {"name": fields.queue_name(data.get("name"), "name"), "config": _config(data)}
 
 
 class QueueDeletionSerializer(BodySerializer):
@@ -608,7 +608,7 @@ class QueueViewSet(OJSViewSet):
         """Lay a partial configuration over that of a queue."""
         body = self.payload()
         check_whole_queue(request, check_name(name))
-        change = fields.member(body, "config") or {} if body.keys() == {"config"} else body
+        change = _config(body) if "config" in body else body
         return Response(self._configured(name, configure(name, change, by=principal(request))))
 
     @operation(detail=True, methods=["get"], url_path="rate-limit", doors="operator", answer=AdminQueueConfigSerializer)
@@ -728,6 +728,13 @@ class QueueViewSet(OJSViewSet):
             _configure(found)
         shown: dict[str, Any] = self.represent(found)
         return shown
+
+
+def _config(body: dict[str, Any]) -> dict[str, Any]:
+    """The `config` of a body. Beside it a member of a configuration would be passed over."""
+    if beside := sorted(body.keys() & {*queueconfig.KEYS}):
+        raise fault(beside[0], "belongs into config")
+    return fields.member(body, "config") or {}
 
 
 def _count(queue: Any) -> None:

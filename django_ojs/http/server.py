@@ -31,7 +31,7 @@ from django_ojs.http.operation import operation
 from django_ojs.http.pagination import CappedPagination, SortKey, paginate, parse_name
 from django_ojs.http.permissions import principal, queue_limit
 from django_ojs.http.probes import uptime
-from django_ojs.http.query import OJSFilterBackend, ReaderFilter, read_instant, read_text
+from django_ojs.http.query import OJSFilterBackend, ReaderFilter, WordFilter, read_instant, read_text
 from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer
 from django_ojs.http.serializers import (
     AnswerSerializer,
@@ -511,12 +511,12 @@ class AuditEntrySerializer(AnswerSerializer):
 
 
 class AuditFilter(FilterSet):  # type: ignore[misc]
-    """What `?actor=&action=&target=&outcome=&since=&until=` asks for; a final `*` is for any end."""
+    """What `?actor=&action=&target=&outcome=&since=&until=` asks for; a final `*` of a name is for any end."""
 
     actor = ReaderFilter(read_text, method="of_name")
     action = ReaderFilter(read_text, method="of_name")
     target = ReaderFilter(read_text, method="of_name")
-    outcome = ReaderFilter(read_text, method="of_name")
+    outcome = WordFilter(AuditEntry.Outcome.values)
     since = ReaderFilter(read_instant, field_name="time", lookup_expr="gte")
     until = ReaderFilter(read_instant, field_name="time", lookup_expr="lt")
 

@@ -103,7 +103,10 @@ class Decider:
     def check(self, approval: Approval, using: str) -> None:
         """Raise PermissionDenied unless it may decide this approval."""
         if not self.limits.covers(approval.queue, approval.type):
-            raise NotFound.resource("approval", str(approval.pk))
+            raise PermissionDenied(
+                "This API key may not use the queue or the job type of this approval.",
+                details={"principal": self.name, "approval_id": str(approval.pk)},
+            )
         if self.asking and self.asking != asking_of(approval):
             raise PermissionDenied(
                 phrase("This was asked again, or others are asked, since this link was sent."),

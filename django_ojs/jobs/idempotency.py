@@ -56,7 +56,8 @@ class KeyedRequest:
 
 
 def once(operation: KeyedRequest, act: Callable[[], Answer], using: str) -> tuple[Answer, bool]:
-    """The answer of `act`, and whether it is an old one. An exception from `act` frees the key again.
+    """The answer of `act`, and whether it is an old one. An exception from `act`, and an answer that refuses all, free
+    the key again.
 
     `act` runs inside the transaction, and again from the start where that loses a race. Raises Conflict when the key
     was used for another body, or when its first request is still running.
@@ -75,7 +76,10 @@ def _once(operation: KeyedRequest, act: Callable[[], Answer], *, using: str) -> 
             if found is not None:
                 return found, True
             answer = act()
-            keep([(operation, answer)], using)
+            if answer.status < 400:
+                keep([(operation, answer)], using)
+            else:  # nothing was done: the body may be mended, or the same be done later
+                keep([], using, free=[operation])
     except OJSError:
         if (missed := missed_answer(operation, using)) is not None:
             return missed, True

@@ -39,7 +39,7 @@ from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
 from django_ojs.realtime.sse import in_thread
-from django_ojs.workflows.workflow import identify_all
+from django_ojs.workflows.workflow import keys_of
 
 logger = get_logger(__name__)
 
@@ -101,8 +101,8 @@ class Caller:
         if asked.job is not None:
             await in_thread(partial(self._check_job, asked.job))
         if asked.workflows:
-            known = await in_thread(partial(identify_all, asked.workflows))
-            asked.wanted = dataclasses.replace(asked.wanted, workflow_ids=tuple(known))
+            known = await in_thread(partial(keys_of, asked.workflows))
+            asked.wanted = dataclasses.replace(asked.wanted, workflow_ids=known)
         self.narrow(asked)
 
     def narrow(self, asked: Subscribe) -> None:

@@ -19,7 +19,7 @@ from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition
 from django_ojs.realtime.hub import SharedEvent
 from django_ojs.rules import names
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import only, shorten
 from django_ojs.rules.ids import new_id, parse_id
 from django_ojs.spellings import FILTER, MESSAGE
 
@@ -145,7 +145,7 @@ def _subscribe(message: dict[str, Any]) -> Subscribe:
     given = _object(message, "filter")
     identity = f"sub_{new_id()}"
     return Subscribe(
-        MessageDialect.EVENTS, identity, identity, EVENTS, _filter(given), _after(message), {"filter": given},
+        MessageDialect.EVENTS, identity, identity, EVENTS, _filter(given, "filter"), _after(message), {"filter": given},
         _texts(given, "workflow_ids"),
     )  # fmt: skip
 
@@ -163,6 +163,7 @@ def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
     elif channel != ALL:
         raise InvalidRequest(f"There is no channel {shorten(channel)!r}.", hint=_CHANNELS)
     narrower = _object(message, "filter")
+    only(narrower, ("event_types",), "filter")
     given = message if message.get("event_types") is not None else narrower
     types = _texts(given, "event_types")
     shown: dict[str, Any] = {"filter": narrower}
@@ -178,12 +179,13 @@ def _proposal(message: dict[str, Any]) -> Subscribe:
     shown = {"filter": given, "filters": given}
     key = f"client {identity}"
     return Subscribe(
-        MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given), _after(message), shown,
+        MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given, "filters"), _after(message), shown,
         _texts(given, "workflow_ids"),
     )  # fmt: skip
 
 
-def _filter(given: dict[str, Any]) -> Filter:
+def _filter(given: dict[str, Any], path: str) -> Filter:
+    only(given, (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids"), path)
     types = _texts(given, FILTER.name_in(given, "event_types"))
     dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
     dimensions["job_ids"] = tuple(_uuid("job_ids", value) for value in dimensions["job_ids"])

@@ -369,9 +369,8 @@ class StatisticsFeed(Feed):
     WINDOW = 10.0  #: seconds over which rates are averaged
     TYPES = {"job.enqueued": "enqueued", "job.completed": "processed", "job.failed": "failed", "job.cancelled": ""}
 
-    def __init__(self, queues: tuple[str, ...] | None, types: tuple[str, ...] | None) -> None:
-        wanted = Filter(types=tuple(self.TYPES), only_queues=queues, only_types=types)
-        super().__init__("stats", wanted)
+    def __init__(self, queues: tuple[str, ...] | None) -> None:
+        super().__init__("stats", Filter(types=tuple(self.TYPES)))
         self.pulse = 2.0
         self._queues = queues
         self._began = time.monotonic()

@@ -118,8 +118,7 @@ class AllEventsView(StreamView):
             case "all" if not name:
                 wanted = events.wanted_by(request)
                 types = tuple(query.texts(request, "event_types", STREAM_QUERY))
-                wanted = dataclasses.replace(wanted, types=types, only_queues=queue_limit(request))
-                return Feed(channel, wanted)
+                return Feed(channel, dataclasses.replace(wanted, types=types))
             case "job" if name:
                 return of_job(request, name)
             case "queue" if name:
@@ -204,15 +203,21 @@ class StatisticsView(StreamView):
     @_stream("A stream for dashboards", scope="admin.read", right="view_worker")
     def feed(self, request: Request, **place: str) -> Feed:
         permissions.check_figures(request)
-        return sse.StatisticsFeed(queue_limit(request), type_limit(request))
+        return sse.StatisticsFeed(queue_limit(request))
 
 
 def stream(view: OJSView, request: Request, feed: Feed, begin: Beginning) -> EventStream:
-    """The answer that goes on. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
+    """The answer that goes on, within the limits of the caller. Raises StreamingUnavailable under WSGI, RateLimited for
+    too many at once."""
     _need_asgi(request)
+    feed.wanted = dataclasses.replace(feed.wanted, only_queues=queue_limit(request), only_types=type_limit(request))
     opening = feed.opening(begin)
     slot = Slot("streams", client_of(request, request.META.get("REMOTE_ADDR", "")))
-    may_go_on = _guard(view, request)
+    rights = _guard(view, request)
+
+    def may_go_on() -> OJSError | None:
+        return rights() or _job_fault(request, feed)
+
     sse.close_own_connections()
     return EventStream(sse.pump(feed, begin, opening, may_go_on, slot), slot)
 
@@ -225,20 +230,14 @@ def _need_asgi(request: Request) -> None:
 def of_job(request: Request, job_id: str) -> Feed:
     row = _row(request, job_id)
     types = query.texts(request, "event_types", STREAM_QUERY)
-    wanted = Filter(
-        types=tuple(types), job_ids=(row["id"],), only_queues=queue_limit(request), only_types=type_limit(request)
-    )  # of a job that is, or was, in another queue
-    return sse.JobFeed(row, wanted)
+    return sse.JobFeed(row, Filter(types=tuple(types), job_ids=(row["id"],)))
 
 
 def of_queue(request: Request, name: str) -> Feed:
     """The events of a queue, which may still be to come: a client listens before it pushes the first job."""
     check_queue(request, name)
     types = query.texts(request, "event_types", STREAM_QUERY)
-    wanted = Filter(
-        types=tuple(types), queues=(name,), only_types=type_limit(request),
-        only_jobs=permissions.only_job_events(request),
-    )  # fmt: skip
+    wanted = Filter(types=tuple(types), queues=(name,), only_jobs=permissions.only_job_events(request))
     return Feed(f"queue:{name}", wanted)
 
 
@@ -317,6 +316,16 @@ def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
         return None
 
     return check
+
+
+def _job_fault(request: Request, feed: Feed) -> OJSError | None:
+    """Whether the job of a stream has come to a queue outside of the caller's limits: nothing more is to be heard."""
+    if feed.channel.startswith("job:"):
+        try:
+            permissions.check_jobs(request, feed.wanted.job_ids)
+        except PermissionDenied as error:
+            return error
+    return None
 
 
 def _session_of(request: Request) -> SessionBase | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from django_ojs import jsontext
@@ -89,6 +89,13 @@ def shorten(value: Any) -> Any:
     text = value if isinstance(value, str) else str(getattr(value, "literal", None) or repr(value))
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= _MAX_RECEIVED else f"{text[:_MAX_RECEIVED]}…"
+
+
+def only(given: Iterable[str], known: Collection[str], path: str = "") -> None:
+    """Refuse members, of the object at `path`, that are not known: passed over, one might have meant more, or less."""
+    if unknown := sorted(name for name in map(str, given) if name not in known):
+        place = f"{path}.{unknown[0]}" if path else unknown[0]
+        raise fault(shorten(place), phrase("is unknown here: there are %(names)s", names=", ".join(known)))
 
 
 def checked(

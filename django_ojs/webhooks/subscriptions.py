@@ -30,7 +30,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules import names
-from django_ojs.rules.faults import fault, shorten
+from django_ojs.rules.faults import fault, only
 from django_ojs.store import store_of
 from django_ojs.webhooks import addresses
 from django_ojs.webhooks.addresses import AddressRefused
@@ -337,10 +337,7 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     given = flat.get(written)
     if given is not None and not isinstance(given, Mapping):
         raise fault(written, phrase("must be an object"), given)
-    for name, value in sorted((given or {}).items()):
-        if value is not None and name not in _FILTER:  # passed over, it would let out what it was to keep in
-            problem = phrase("is unknown here: there are %(names)s", names=", ".join(_FILTER))
-            raise fault(f"{written}.{shorten(name)}", problem)
+    only((name for name, value in (given or {}).items() if value is not None), _FILTER, written)
     for name in _FILTER:
         flat.pop(name, None)
         if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole

@@ -33,6 +33,7 @@ from django_ojs.workflows.events import LockedWorkflow, WholeFlow
 from django_ojs.workflows.parents import Parent
 
 T = TypeVar("T")
+_NONE = uuid.UUID(int=0)  #: the key of no workflow
 
 #: What a brief view has of each job.
 BRIEF = ("id", "state", "started_at", "finished_at")
@@ -108,11 +109,14 @@ def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = Non
 
 def identify(text: str, *, using: str | None = None) -> uuid.UUID:
     """The key of the workflow that a client calls `text`. Raises NotFound."""
-    return identify_all([text], using=using)[0]
+    (key,) = keys_of([text], using=using)
+    if key == _NONE:
+        raise NotFound.resource("workflow", text[:128])
+    return key
 
 
-def identify_all(texts: Sequence[str], *, using: str | None = None) -> list[uuid.UUID]:
-    """`identify` of several, by one query."""
+def keys_of(texts: Sequence[str], *, using: str | None = None) -> tuple[uuid.UUID, ...]:
+    """The keys of the workflows that a filter names. What there is not has a key that finds nothing."""
     keys: dict[str, uuid.UUID] = {}
     for text in texts:
         if len(text) == 36:
@@ -121,10 +125,7 @@ def identify_all(texts: Sequence[str], *, using: str | None = None) -> list[uuid
     if own := {text for text in texts if text not in keys and "\0" not in text}:
         found = Workflow.objects.using(database(using)).filter(own_id__in=own)
         keys |= {str(name): key for name, key in found.values_list("own_id", "pk")}
-    for text in texts:
-        if text not in keys:
-            raise NotFound.resource("workflow", text[:128])
-    return [keys[text] for text in texts]
+    return tuple(keys.get(text, _NONE) for text in texts)
 
 
 class CancelledWorkflow(NamedTuple):

@@ -14,6 +14,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job
+from django_ojs.rules.ids import new_job_id
 from django_ojs.workflows import workflow
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 from tests.operations.test_event_order import OpenTransaction
@@ -79,8 +80,10 @@ class TestPages:
                 assert [event["data"]["workflow_id"] for event in found] == [str(flow.pk)]
             found = api.get("/history", {"workflow_id": asked}).json()["events"]
             assert [event["data"]["workflow_id"] for event in found] == [str(flow.pk)]
-        for unknown in ("order:17", "a b", "\0"):
-            error_of(api.get("/events", {"workflow_id": unknown}), 400, "invalid_request")
+        for unknown in ("order:17", "a b", str(new_job_id())):  # as it is with the id of a job
+            for path, query in (("/events", {}), ("/events", {"page": 1}), ("/history", {})):
+                assert api.get(path, {"workflow_id": unknown, **query}).json()["events"] == []
+        error_of(api.get("/events", {"workflow_id": "\0"}), 400, "invalid_request")
 
     @pytest.mark.parametrize("query", [{"page": 0}, {"page": "x"}, {"per_page": 0}, {"per_page": -1}])
     def test_nonsense_is_refused(self, api: Api, query: Any) -> None:

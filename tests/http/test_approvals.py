@@ -119,9 +119,9 @@ def test_a_limited_key_reaches_the_approvals_of_its_queues(jobs: WorkerJobs) -> 
     _, other = start(jobs, queue="other")
     client = with_key(["read", "approve"], queues=["mine"])
     assert [one["id"] for one in client.get(PATH).json()["items"]] == [str(mine.pk)]
-    assert client.get(f"{PATH}/{other.pk}").status_code == 404
-    assert post(client, f"/{other.pk}/decide", {"approved": True}).status_code == 404
-    assert post(client, f"/{other.pk}/delegate", {"to": ["perm:a.b"]}).status_code == 404
+    assert client.get(f"{PATH}/{other.pk}").status_code == 403
+    assert post(client, f"/{other.pk}/decide", {"approved": True}).status_code == 403
+    assert post(client, f"/{other.pk}/delegate", {"to": ["perm:a.b"]}).status_code == 403
     assert post(client, f"/{mine.pk}/decide", {"approved": True}).status_code == 200
     other.refresh_from_db()
     assert other.state == "open"

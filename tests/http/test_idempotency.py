@@ -67,6 +67,17 @@ def test_a_refused_request_leaves_the_key_free(api: Api) -> None:
     assert api.post("/jobs", JOB, **KEY).status_code == 201
 
 
+@pytest.mark.parametrize("atomicity", ["partial", "atomic"])
+def test_a_bulk_push_by_which_nothing_was_done_leaves_the_key_free(api: Api, atomicity: str) -> None:
+    """So its body can be mended, and what was refused because of a full queue be repeated."""
+    faulty, mended = ({"jobs": [{**JOB, "type": name}], "atomicity": atomicity} for name in ("A B", "a.b"))
+    assert api.post("/jobs/bulk", faulty, **KEY).status_code == 422
+    first, again = (api.post("/jobs/bulk", mended, **KEY) for _ in range(2))
+    assert (first.status_code, again.content, again["Idempotency-Replayed"]) == (201, first.content, "true")
+    error_of(api.post("/jobs/bulk", faulty, **KEY), 409, "conflict")
+    assert Job.objects.count() == 1
+
+
 @pytest.mark.parametrize("key", ["", "   ", "x" * 257])
 def test_a_key_has_one_to_256_characters(api: Api, key: str) -> None:
     error_of(api.post("/jobs", JOB, **{"Idempotency-Key": key}), 400, "invalid_request")

@@ -313,6 +313,20 @@ LISTS = (
 UUID = "01976f5e-0000-7000-8000-000000000000"
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/jobs?state", "/admin/jobs?state", "/admin/audit?outcome", "/workflows?state", "/admin/bulk-actions?state",
+        "/webhooks/deliveries?status", "/approvals?state", "/cron?enabled", "/history?actor_type",
+        "/history/stats?group_by",
+    ],
+)  # fmt: skip
+def test_a_misspelt_word_is_refused_where_there_are_only_some(api: Api, query: str) -> None:
+    """An empty list would say that there is nothing of the kind."""
+    error = error_of(api.get(f"{query}=denid"), 400, "invalid_request")
+    assert error["details"]["field"] == query.partition("?")[2]
+
+
 @pytest.mark.parametrize("path", LISTS)
 @pytest.mark.parametrize(
     "value", ["\0", "a\0b", "\ud800", "9" * 30, "-" + "9" * 30, "9" * 1000, "0001-01-01T00:00:00Z"]

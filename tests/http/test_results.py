@@ -11,10 +11,12 @@ from django.db import OperationalError, connections
 
 from django_ojs import retention as pruning
 from django_ojs.events import log
+from django_ojs.http import waits
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.read import info
 from django_ojs.models import Job
+from django_ojs.queues.deletion import remove
 from django_ojs.retention import prune
 from django_ojs.rules import durations
 from tests.http.conftest import Api, error_of
@@ -29,6 +31,20 @@ def done(api: Api, result: Any = None, **attributes: Any) -> str:
     answer = api.post("/workers/ack", {"job_id": job_id} | ({} if result is None else {"result": result}))
     assert answer.status_code == 200
     return job_id
+
+
+def test_a_job_that_leaves_the_queues_of_a_key_while_it_waits(with_key: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = with_key("push", "read", queues=["mail"])
+    job_id = caller.push(options={"queue": "mail"})["id"]
+
+    def wait_for_end(*args: Any) -> bool:
+        remove("mail", "move", "other")
+        (row,) = fetch(Fetch(["other"]))
+        ack_one(Ack(row["id"], '"secret"'))
+        return True
+
+    monkeypatch.setattr(waits, "wait_for_end", wait_for_end)
+    error_of(caller.get(f"/jobs/{job_id}/result", {"wait": "true"}), 403, "permission_denied")
 
 
 class TestResult:

@@ -403,6 +403,20 @@ class TestHTTP:
         assert call("POST", "/queues", {"name": "x", "config": {"concurrency": "two"}}).status_code == 400
         assert not Queue.objects.filter(name="x").exists()
 
+    def test_nothing_of_a_configuration_is_passed_over_beside_it(self) -> None:
+        for answer in (
+            call("POST", "/queues", {"name": "q", "concurrency": 2}),
+            call("PUT", "/queues/q/config", {"config": {"concurrency": 2}, "max_size": 3}),
+        ):
+            assert answer.status_code == 400
+            assert answer.json()["error"]["message"].endswith("belongs into config.")
+        assert not Queue.objects.filter(name="q").exists()
+        call("POST", "/queues", {"name": "q", "config": {"concurrency": 2}})
+        shown = call("GET", "/queues/q/config").json()
+        shown["config"]["concurrency"] = 3
+        changed = call("PUT", "/queues/q/config", shown)  # as clients do: what was read, with a change
+        assert changed.json()["config"] == {"concurrency": 3}
+
     def test_the_template_is_no_queue(self) -> None:
         assert call("PUT", "/queues/_default/config", {"default_timeout": 5}).status_code == 200
         assert "_default" not in [queue["name"] for queue in call("GET", "/queues").json()["queues"]]

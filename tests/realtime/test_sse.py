@@ -27,13 +27,14 @@ from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventLog, Job, Queue
 from django_ojs.queues import configuration
+from django_ojs.queues.deletion import remove
 from django_ojs.realtime import slots, sse, views
 from django_ojs.realtime.hub import Hub
 from django_ojs.workerregistry.heartbeat import extend
 from django_ojs.workerregistry.registration import register
 from tests.http.conftest import error_of
 from tests.realtime.conftest import do, enqueue
-from tests.realtime.listening import Frame, listen
+from tests.realtime.listening import Frame, listen, nothing_but_comments
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -585,6 +586,22 @@ class TestRights:
             assert stream.status == 200
             await do(cancel_one, uuid.UUID(job_id))
             assert [found.data["data"]["queue"] for found in await stream.rest()] == ["mail"]
+
+    @pytest.mark.parametrize("what", ["events", "progress/stream", "result/stream", "logs/stream"])
+    async def test_a_job_that_leaves_the_queues_of_a_key_leaves_its_streams(self, settings: Any, what: str) -> None:
+        settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 3600.0}
+        _, text = await do(keys.create, "k", ["read"], queues=["mail"])
+        (job_id,) = await enqueue("mail.send", queue="mail")
+        async with listen(f"/jobs/{job_id}/{what}", authorization=f"Bearer {text}") as stream:
+            assert (await stream.frame()) is not None
+            await do(remove, "mail", "move", "other")
+            (row,) = await do(fetch, Fetch(["other"], worker_id="w1"))
+            await do(report, [ProgressReport(row["id"], 50, "half of a secret", None)])
+            await do(ack_one, Ack(row["id"], worker_id="w1", result={"secret": True}))
+            await nothing_but_comments(stream)
+            settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}
+            (found,) = await stream.rest()
+        assert (found.event, found.data["error"]["code"]) == ("error", "permission_denied")
 
     async def test_a_key_that_is_revoked_ends_its_streams(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}

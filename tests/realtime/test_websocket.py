@@ -186,8 +186,13 @@ class TestDialects:
             assert (await subscribe(socket, filter=wanted))["filter"] == wanted
             await complete(3)
             assert [event["subject"] for event in await socket.events(2)] == ["order:17", str(flow.pk)]
-            answer = await socket.ask({"action": "subscribe", "filter": {"workflow_ids": ["order:18"]}})
-            assert (answer["code"], answer["message"]) == ("not_found", "Workflow 'order:18' not found.")
+
+    async def test_a_workflow_that_there_is_not_has_no_events(self) -> None:
+        async with connected() as socket:
+            await subscribe(socket, filter={"workflow_ids": ["order:18"]})
+            await enqueue("a.b")
+            await do(workflow.create, {"id": "order:17", "type": "chain", "steps": [{"type": "a.b", "args": []}]})
+            await socket.nothing()
 
 
 class TestCursors:
@@ -373,6 +378,8 @@ NONSENSE = [
     '{"action":"subscribe","filter":{"event_types":[1]}}', '{"action":"subscribe","filter":{"queues":[""]}}',
     '{"action":"subscribe","filter":{"sources":["a\\u0000b"]}}',
     '{"action":"subscribe","filter":{"job_ids":["x"]}}', '{"action":"subscribe","filters":{"types":{}}}',
+    '{"action":"subscribe","filter":{"queue":["mail"]}}', '{"action":"subscribe","filters":{"job_type":["a.b"]}}',
+    '{"action":"subscribe","channel":"all","filter":{"queues":["mail"]}}',
     '{"action":"resume"}', '{"action":"resume","last_event_id":[]}',
     '{"action":"resume","last_event_id":"evt_1","subscriptions":[1]}', '{"action":"unsubscribe","channel":[]}',
     "[" * 5000 + "]" * 5000, '{"action":"subscribe","channel":"events","after":"\\u0000"}',
