@@ -14,8 +14,9 @@ from __future__ import annotations
 from django_ojs.database import database
 from django_ojs.doctor import engines, health, postgresql, work
 from django_ojs.doctor.findings import TITLES, Finding, Site, run_diagnosis
+from django_ojs.doctor.work import MOST
 
-__all__ = ["TITLES", "Finding", "Site", "attention", "examine"]
+__all__ = ["MOST", "TITLES", "Finding", "Site", "attention", "examine"]
 
 #: In the order in which the findings are shown: causes come before what they cause.
 DIAGNOSES = (
