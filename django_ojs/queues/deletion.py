@@ -24,7 +24,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
 from django_ojs.lifecycle.waking import wake_workers
-from django_ojs.models import Approval, Job, Queue
+from django_ojs.models import Approval, CronRun, Job, Queue
 from django_ojs.models.fields import same_name
 from django_ojs.models.job import JobRow, in_states
 from django_ojs.queues import configuration
@@ -178,7 +178,8 @@ def _move(name: str, target: str, *, using: str) -> int:
             row["due_at"] = None
     for state in _WAITING:
         store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key", "due_at"))
-    Approval.objects.using(using).filter(job_id__in=[row["id"] for row in rows]).update(queue=target)
+    for model in (Approval, CronRun):  # a FETCH from the target lets the held runs of schedules go
+        model.objects.using(using).filter(job_id__in=[row["id"] for row in rows]).update(queue=target)
     if rows:
         wake_workers(using)
     return len(rows)
