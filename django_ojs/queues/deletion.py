@@ -101,7 +101,8 @@ def finish_removals(*, using: str | None = None) -> int:
     """Go on with the queues whose jobs are being moved, and with those of which discarding them has broken off; return
     how many jobs moved or were discarded, and queues ended."""
     using = database(using)
-    under_way = Q(move_to=F("name"), updated_at__gt=clock.now(using) - PATIENCE)
+    now = clock.now(using)
+    under_way = Q(move_to=F("name"), updated_at__range=(now - PATIENCE, now + clock.AHEAD))
     removals = Queue.objects.using(using).exclude(move_to="").exclude(under_way)
     done = 0
     for name, place in list(removals.values_list("name", "move_to")):
