@@ -32,8 +32,8 @@ from django_ojs.store import store_of
 
 logger = get_logger(__name__)
 
-#: Looks that must find it no more before something is over: what comes and goes is one alert.
-LOOKS = 2
+#: Open alerts that a check did not find, each with when it was found last.
+Missed = set[tuple[int, dt.datetime]]
 #: Alerts that one mail spells out.
 SPELLED_OUT = 50
 
@@ -51,11 +51,21 @@ def rules() -> AlertRules | None:
     return None if ojs_settings.ALERTS is None else alertrules.parse(ojs_settings.ALERTS)
 
 
-def check(wanted: AlertRules, using: str) -> Changes:
-    """Check once, and store what has changed with its events, and which mails are due (`tell`)."""
+def check(wanted: AlertRules, using: str, missed: Missed) -> Changes:
+    """Check once, and store what has changed with its events, and which mails are due (`tell`).
+
+    What comes and goes is one alert: it is over when two checks of the caller, one after the other, do not find it.
+    `missed` is what the one before did not find, and is brought up to date. A check that could not look at everything
+    ends nothing.
+    """
     found = doctor.attention(doctor.Site(using, rules=wanted))
+    whole = len(found) < doctor.MOST and all(finding.id != "not-examined" for finding in found)
     try:
-        return _store(found, wanted, using=using)
+        changes, missing = _store(found, wanted, missed if whole else set(), using=using)
+        if whole:
+            missed.clear()
+            missed.update(missing)
+        return changes
     except IntegrityError as error:
         only_if_taken(error)  # another process, which leads by now, has raised the same alert; the next check sees it
         return Changes([], [])
@@ -67,7 +77,7 @@ def key_of(finding: Finding) -> str:
 
 
 @retried
-def _store(found: Sequence[Finding], wanted: AlertRules, *, using: str) -> Changes:
+def _store(found: Sequence[Finding], wanted: AlertRules, missed: Missed, *, using: str) -> tuple[Changes, Missed]:
     with atomic(using=using):
         store_of(using).begin_writing()
         now = clock.now(using)
@@ -77,7 +87,8 @@ def _store(found: Sequence[Finding], wanted: AlertRules, *, using: str) -> Chang
         raised = [_raised(finding, wanted, now) for key, finding in by_key.items() if key not in there]
         for key in by_key.keys() & there.keys():
             _see_again(there[key], by_key[key], now)
-        over = [alert for key, alert in there.items() if abs(now - alert.seen_at) >= LOOKS * wanted.every]
+        missing = {(alert.pk, alert.seen_at): alert for key, alert in there.items() if key not in by_key}
+        over = [alert for known, alert in missing.items() if known in missed]
         for alert in over:
             alert.key, alert.cleared_at = None, now
             alert.untold = Alert.Untold.CLEARED if wanted.mail_to else ""
@@ -88,7 +99,7 @@ def _store(found: Sequence[Finding], wanted: AlertRules, *, using: str) -> Chang
         )  # fmt: skip
         events = [("alert.raised", alert) for alert in raised] + [("alert.cleared", alert) for alert in over]
         log.append([_event(kind, alert, now) for kind, alert in events], using)
-    return Changes(raised, over)
+    return Changes(raised, over), set(missing)
 
 
 def _raised(finding: Finding, wanted: AlertRules, now: dt.datetime) -> Alert:

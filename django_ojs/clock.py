@@ -28,6 +28,9 @@ from django_ojs.guard import get_logger
 logger = get_logger(__name__)
 
 UTC = dt.UTC
+#: How far ahead what was done may lie: clocks of databases are set right by less all the time. What is further ahead
+#: was done while the clock was.
+AHEAD = dt.timedelta(seconds=10)
 _RESYNC_SECONDS = 60.0
 _SLEW = 0.05  #: how much faster or slower than time itself `now()` may go to meet a wall clock that was set
 _STEP_SECONDS = 1.0  #: a wall clock that is further away has been set, and the log says so

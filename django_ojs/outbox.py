@@ -7,12 +7,13 @@ deletes it. A crash in between leaves entries whose jobs exist already: they are
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import itertools
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import IntegrityError, connections
@@ -149,16 +150,32 @@ def relay(*, limit: int = BATCH, using: str | None = None) -> int:
     """
     if ojs_settings.OUTBOX is None:
         return 0
-    source, target = home(), database(using)
-    try:
+    target = database(using)
+    with _asked() as source:
         if connections[source].features.has_select_for_update:
             with atomic(using=source):
                 return _relay(source, target, limit)
         return _relay(source, target, limit)
+
+
+@contextlib.contextmanager
+def _asked() -> Iterator[str]:
+    """`home`, for what may find that it is away: its connection is closed then. The caller closes that of the jobs."""
+    source = home()
+    try:
+        yield source
     except Exception as error:
         if passes(error) and not connections[source].in_atomic_block:
-            connections[source].close()  # the caller closes its own, that of the jobs
+            connections[source].close()
         raise
+
+
+def count_aside() -> int:
+    """The entries that were set aside: no relay tries them again, so a person has to act. 0 without an outbox."""
+    if ojs_settings.OUTBOX is None:
+        return 0
+    with _asked() as source:
+        return OutboxEntry.objects.using(source).filter(aside=True).count()
 
 
 def _relay(source: str, target: str, limit: int) -> int:

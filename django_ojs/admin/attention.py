@@ -33,6 +33,7 @@ _JOBS: dict[str, tuple[str, dict[str, str]]] = {
     "queue-failing": ("dead_letters", {"queue": "{}"}),
     "queue-dead-letters": ("dead_letters", {"queue": "{}"}),
     "maintenance-on": ("maintenance", {}),
+    "outbox-aside": ("outboxentry_changelist", {"aside__exact": "1"}),
 }
 _QUEUES = frozenset({"queue-paused", "wait-long", "backlog-large", "backlog-slow"})
 

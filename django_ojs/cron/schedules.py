@@ -19,8 +19,6 @@ from django_ojs.models import CronRun, CronSchedule
 from django_ojs.rules import cron
 from django_ojs.rules.cron import CronSpec
 
-#: How far ahead a schedule's last firing may lie: clocks of databases are set right by less all the time.
-_AHEAD = dt.timedelta(seconds=10)
 #: How many ended runs of a schedule its history shows.
 KEPT_RUNS = 100
 _DEFINITION = ("expression", "timezone", "type", "queue", "template", "overlap_policy", "enabled", "description")
@@ -154,7 +152,8 @@ def aim_again(*, using: str | None = None) -> int:
     again.
     """
     using = database(using)
-    ahead = CronSchedule.objects.using(using).filter(wake_at__isnull=False, anchor_at__gt=clock.now(using) + _AHEAD)
+    edge = clock.now(using) + clock.AHEAD
+    ahead = CronSchedule.objects.using(using).filter(wake_at__isnull=False, anchor_at__gt=edge)
     names = list(ahead.order_by("name").values_list("name", flat=True))
     if not names:
         return 0

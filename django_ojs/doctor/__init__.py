@@ -14,8 +14,9 @@ from __future__ import annotations
 from django_ojs.database import database
 from django_ojs.doctor import engines, health, postgresql, work
 from django_ojs.doctor.findings import TITLES, Finding, Site, run_diagnosis
+from django_ojs.doctor.work import MOST
 
-__all__ = ["TITLES", "Finding", "Site", "attention", "examine"]
+__all__ = ["MOST", "TITLES", "Finding", "Site", "attention", "examine"]
 
 #: In the order in which the findings are shown: causes come before what they cause.
 DIAGNOSES = (
@@ -25,6 +26,7 @@ DIAGNOSES = (
     postgresql.lock_waits, postgresql.long_transactions, engines.write_lock, engines.wal,
     postgresql.connections_used, postgresql.connections_needed,
     health.scheduler, health.schedules_of_code, health.due_jobs, health.event_order, health.metrics, health.webhooks,
+    health.entries_aside,
     health.worker_versions, health.silent_workers, health.dead_threads, health.dead_workers,
     health.queues_without_workers,
     health.types_without_workers,
@@ -37,7 +39,7 @@ WORK = (
     work.maintenance_mode, health.scheduler, health.schedules_of_code, health.due_jobs, health.queues_without_workers,
     health.types_without_workers, work.types, work.queues, health.silent_workers, health.dead_threads,
     health.dead_workers,
-    health.event_order, health.metrics, health.webhooks,
+    health.event_order, health.metrics, health.webhooks, health.entries_aside,
 )  # fmt: skip
 
 

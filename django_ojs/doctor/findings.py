@@ -59,6 +59,7 @@ TITLES: dict[str, Phrase] = {
     "event-order-behind": phrase("Events are not put in order"),
     "metrics-behind": phrase("The metrics are behind the event log"),
     "webhooks-behind": phrase("The webhooks are behind the event log"),
+    "outbox-aside": phrase("Entries of the outbox were set aside"),
     "worker-versions": phrase("A worker runs another version"),
     "worker-silent": phrase("A worker is silent"),
     "worker-threads-died": phrase("Threads of a worker died"),

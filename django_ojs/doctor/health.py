@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 import django_ojs
-from django_ojs import clock
+from django_ojs import clock, outbox
 from django_ojs.checks import check_schedules
 from django_ojs.client.sync import NotSynchronised, out_of_date
 from django_ojs.conf import ojs_settings
@@ -207,6 +207,24 @@ def webhooks(site: Site) -> Iterator[Finding]:
     """Events that have not become deliveries."""
     if site.is_led:
         yield from _behind(site, "webhooks-behind", relay.relayed_up_to)
+
+
+def entries_aside(site: Site) -> Iterator[Finding]:
+    """Entries of the outbox that the jobs' database refused for good."""
+    if entries := outbox.count_aside():
+        yield Finding(
+            "outbox-aside",
+            phrase(
+                "Jobs and workflows that were refused on their way from the outbox, and are not tried again: "
+                "%(entries)s.",
+                entries=f"{entries:,}",
+            ),
+            phrase(
+                "Look at the entries of the outbox in the admin: each says why. Mend that and press Try again, or "
+                "discard the entry."
+            ),
+            figures={"entries": entries},
+        )  # fmt: skip
 
 
 def _behind(site: Site, id: str, place_of: Callable[[str], order.LogPosition | None]) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ from django_ojs.events.history import HistoryQuery
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
 from django_ojs.jobs import history, search
-from django_ojs.jobs.cancel import CANCELLABLE, cancel, not_cancelled
+from django_ojs.jobs.cancel import CANCELLABLE, Cancelled, cancel, not_cancelled
 from django_ojs.jobs.candidates import PushOutcome
 from django_ojs.jobs.delete import DELETABLE, delete, delete_ended, not_a_dead_letter, not_deleted
 from django_ojs.jobs.history import Erasure
@@ -207,7 +207,10 @@ def run(
             log.append(event(), alias)
 
     def event() -> list[Record]:
-        done = sum(not isinstance(outcome, OJSError) for outcome in outcomes)
+        left = [
+            one for one in outcomes if isinstance(one, OJSError) or (isinstance(one, Cancelled) and not one.changed)
+        ]
+        done = len(outcomes) - len(left)
         return completed(verb, clock.now(alias), len(outcomes), done)
 
     try:

@@ -215,7 +215,9 @@ def _retry(rule: Rule, asked: Sequence[Rule], ids: Sequence[uuid.UUID], *, using
 
 def _room(rule: Rule, now: dt.datetime, using: str) -> int:
     """How many jobs the rule may still retry in this minute."""
-    late = JobReplay.objects.using(using).filter(rule=rule.name, replayed_at__gt=now - _MINUTE)
+    late = JobReplay.objects.using(using).filter(
+        rule=rule.name, replayed_at__gt=now - _MINUTE, replayed_at__lte=now + clock.AHEAD
+    )
     return rule.per_minute - late.count()
 
 

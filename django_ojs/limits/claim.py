@@ -31,7 +31,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
-from django_ojs.limits.ratelimits import limits_of, override_of
+from django_ojs.limits.ratelimits import limits_of, next_allowed, override_of
 from django_ojs.models import Job, RateLimit, RateStart
 from django_ojs.models.job import JobRow
 from django_ojs.rules import ratelimit
@@ -355,6 +355,8 @@ class LimitKeys:
             store_of(self.using).certify(RateLimit.objects.using(self.using).filter(pk__in=list(held)))
         if wait:
             self.now = clock.now(self.using)  # the locks may have taken a while
+        for key in held.values():
+            key.row.next_allowed_at = next_allowed(key.row, self.now)
         if held:
             self._count(held)
         self.keys |= held
@@ -467,11 +469,17 @@ class LimitKeys:
             if (number := found.within(policy.rate, now)) >= policy.rate.limit:
                 opens_at = _opens_at(starts, policy.rate, now)
                 return Blocked(key, "rate", policy.rate.limit, number, opens_at, on_limit, own)
-        if policy.throttle and found.is_own and (starts := self._read_starts(found)):
-            row.next_allowed_at = starts[-1][0] + dt.timedelta(milliseconds=_spacing(policy.throttle))
-        if policy.throttle and (following := found.next_allowed(now)) and following > now:
+        if policy.throttle and (following := self._following(found, policy.throttle)) and following > now:
             return Blocked(key, "throttle", policy.throttle.limit, 1, following, on_limit, own)
         return None
+
+    def _following(self, key: _LimitKey, throttle: Window) -> dt.datetime | None:
+        """When this throttle lets the next job start; None: at once. Of jobs that state limits of their own, each keeps
+        its own distance to the latest start, also where that is of this claim."""
+        if not key.is_own:
+            return key.next_allowed(self.now)
+        starts = [(self.now, 1)] if key.started else self._read_starts(key)
+        return starts[-1][0] + dt.timedelta(milliseconds=_spacing(throttle)) if starts else None
 
     def _count(self, held: Mapping[str, _LimitKey]) -> None:
         """One statement for all the keys: the active jobs, by job, by queue and by type; and the starts."""
@@ -505,7 +513,8 @@ class LimitKeys:
 
     def _read_starts(self, key: _LimitKey) -> list[tuple[dt.datetime, int]]:
         if key.starts is None:
-            log = RateStart.objects.using(self.using).filter(key=key.row.key, expires_at__gt=self.now).order_by("at")
+            log = RateStart.objects.using(self.using).filter(key=key.row.key, expires_at__gt=self.now)
+            log = log.filter(at__lte=self.now + clock.AHEAD).order_by("at")
             key.starts = list(log.values_list("at", "count"))
         return key.starts
 

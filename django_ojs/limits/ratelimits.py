@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery, Sum
-from django.db.models.functions import Substr
+from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery, Sum, Value
+from django.db.models.functions import Greatest, Substr
 
 from django_ojs import clock, spellings, states, tenants
 from django_ojs.access import Limits
@@ -64,9 +64,11 @@ def record_limits(rows: Sequence[JobRow], using: str) -> None:
 
 
 def _record_limit(key: str, policy: RatePolicy, now: dt.datetime, using: str) -> None:
-    values = {"policy": policy.as_wire(), "updated_at": now}
+    values = {"policy": policy.as_wire()}
+    # What was written while the clock was ahead stays known as such, until the next start (`next_allowed`).
+    latest = {**values, "updated_at": Greatest("updated_at", Value(now))}
     RateLimit.objects.using(using).update_or_create(
-        key=key, defaults=values, create_defaults={**values, "created_at": now}
+        key=key, defaults=latest, create_defaults={**values, "created_at": now, "updated_at": now}
     )
 
 
@@ -145,6 +147,12 @@ def override_of(row: RateLimit, now: dt.datetime) -> RatePolicy | None:
     if not row.override or (row.override_expires_at and row.override_expires_at <= now):
         return None
     return ratelimit.parse(row.override)
+
+
+def next_allowed(row: RateLimit, now: dt.datetime) -> dt.datetime | None:
+    """When a throttle lets the next job start, as the last start says; None too where the clock was ahead then."""
+    known = row.next_allowed_at is not None and row.updated_at <= now + clock.AHEAD
+    return row.next_allowed_at if known else None
 
 
 def rate_limit_until(error: Any) -> dt.datetime | None:
@@ -305,8 +313,8 @@ def _described(
         body["rate"] = policy.rate.as_wire() | (window or {})
     if policy.throttle:
         body["throttle"] = policy.throttle.as_wire()
-        if row.next_allowed_at:
-            body["throttle"]["next_allowed_at"] = format_instant(row.next_allowed_at)
+        if following := next_allowed(row, now):
+            body["throttle"]["next_allowed_at"] = format_instant(following)
     body["limit"] = flat.limit if flat else policy.concurrency
     body["period"] = durations.format_iso(flat.period_ms) if flat else None
     if row.blocked_until and row.blocked_until > now:
@@ -361,7 +369,7 @@ def _windows(policies: Mapping[str, RatePolicy], now: dt.datetime, using: str) -
     within = Q()
     for period_ms in set(periods.values()):
         keys = [key for key, its_own in periods.items() if its_own == period_ms]
-        within |= Q(key__in=keys, at__gt=now - dt.timedelta(milliseconds=period_ms))
+        within |= Q(key__in=keys, at__gt=now - dt.timedelta(milliseconds=period_ms), at__lte=now + clock.AHEAD)
     starts = RateStart.objects.using(using).order_by().filter(within) if periods else RateStart.objects.none()
     summed = starts.values("key").annotate(used=Sum("count"), first=Min("at"))
     used = {one["key"]: (one["used"], one["first"]) for one in summed}

@@ -24,7 +24,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
 from django_ojs.lifecycle.waking import wake_workers
-from django_ojs.models import Approval, Job, Queue
+from django_ojs.models import Approval, CronRun, Job, Queue
 from django_ojs.models.fields import same_name
 from django_ojs.models.job import JobRow, in_states
 from django_ojs.queues import configuration
@@ -101,7 +101,8 @@ def finish_removals(*, using: str | None = None) -> int:
     """Go on with the queues whose jobs are being moved, and with those of which discarding them has broken off; return
     how many jobs moved or were discarded, and queues ended."""
     using = database(using)
-    under_way = Q(move_to=F("name"), updated_at__gt=clock.now(using) - PATIENCE)
+    now = clock.now(using)
+    under_way = Q(move_to=F("name"), updated_at__range=(now - PATIENCE, now + clock.AHEAD))
     removals = Queue.objects.using(using).exclude(move_to="").exclude(under_way)
     done = 0
     for name, place in list(removals.values_list("name", "move_to")):
@@ -178,7 +179,8 @@ def _move(name: str, target: str, *, using: str) -> int:
             row["due_at"] = None
     for state in _WAITING:
         store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key", "due_at"))
-    Approval.objects.using(using).filter(job_id__in=[row["id"] for row in rows]).update(queue=target)
+    for model in (Approval, CronRun):  # a FETCH from the target lets the held runs of schedules go
+        model.objects.using(using).filter(job_id__in=[row["id"] for row in rows]).update(queue=target)
     if rows:
         wake_workers(using)
     return len(rows)

@@ -29,6 +29,7 @@ class WatchAlerts:
 
     def __init__(self) -> None:
         self._started = False
+        self._missed: alerts.Missed = set()
         self._mails = Backoff("Sending a mail about alerts", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, brief=True)
         self._next_mail = float("-inf")
 
@@ -38,7 +39,7 @@ class WatchAlerts:
         if not self._started:
             self._started = True
             return self.FIRST
-        changes = alerts.check(wanted, using)
+        changes = alerts.check(wanted, using, self._missed)
         for alert in changes.raised:
             logger.warning("Alert: %s", alert.says)
         for alert in changes.cleared:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import smtplib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import unquote
@@ -41,6 +43,16 @@ def site(settings: Any, frozen_clock: FrozenClock) -> FrozenClock:
     return frozen_clock
 
 
+@pytest.fixture(autouse=True)
+def missed() -> Iterator[alerts.Missed]:
+    """What the checks of a test did not find, as the scheduler remembers it."""
+    yield MISSED
+    MISSED.clear()
+
+
+MISSED: alerts.Missed = set()
+
+
 def lead() -> None:
     """Be the leading scheduler, beside a worker."""
     assert Leadership(ROLE, "the-leader", "default").run_once()
@@ -53,7 +65,7 @@ def check() -> alerts.Changes:
     lead()
     rules = alerts.rules()
     assert rules is not None
-    changes = alerts.check(rules, "default")
+    changes = alerts.check(rules, "default", MISSED)
     if rules.mail_to:
         alerts.tell(rules, "default")
     return changes
@@ -93,7 +105,7 @@ def test_what_comes_and_goes_is_one_alert_and_what_comes_again_another(site: Fro
     check()
     assert told() == ["alert.raised"]
     configuration.resume("mail")
-    site.advance(seconds=70)
+    check()
     check()
     configuration.pause("mail")
     check()
@@ -105,7 +117,37 @@ def test_what_was_seen_while_the_clock_was_ahead_is_over_when_it_is(site: Frozen
     check()
     configuration.resume("mail")
     site.advance(days=-1)
+    check()
     assert [alert.about for alert in check().cleared] == ["mail"]
+
+
+def test_a_scheduler_that_looks_again_after_long_ends_nothing_by_one_look(
+    site: FrozenClock, missed: alerts.Missed
+) -> None:
+    check()
+    configuration.resume("mail")
+    site.advance(hours=3)
+    assert check().cleared == [], "once is not over"
+    missed.clear()  # another process leads
+    assert check().cleared == []
+    configuration.pause("mail")
+    check()  # it is found again
+    configuration.resume("mail")
+    assert check().cleared == []
+    assert [alert.about for alert in check().cleared] == ["mail"]
+
+
+def test_a_look_that_could_not_see_everything_ends_nothing(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    check()
+    (finding,) = doctor.attention(doctor.Site("default"))
+    another = dataclasses.replace(finding, about="another")
+    refused = doctor.Finding("not-examined", "The diagnosis queues failed.", "", "queues")
+    many = [dataclasses.replace(finding, about=f"q{number}") for number in range(doctor.MOST)]
+    for found, over in (([another], 0), ([refused], 0), ([refused], 0), (many, 0), (many, 0), ([refused], 0)):
+        monkeypatch.setattr(doctor, "attention", lambda site, found=found: found)
+        assert len(check().cleared) == over
+    monkeypatch.setattr(doctor, "attention", lambda site: [])
+    assert [alert.about for alert in check().cleared] == ["mail"], "two looks that saw everything"
 
 
 def test_the_figures_of_an_open_alert_stay_true(site: FrozenClock) -> None:
@@ -161,7 +203,7 @@ def test_what_is_over_before_its_mail_could_be_sent_makes_one_mail(
         patch.setattr(alerts, "tell", lambda wanted, using: False)
         check()
         configuration.resume("mail")
-        site.advance(minutes=5)
+        check()
         check()
     check()
     (only,) = mail.outbox
@@ -224,7 +266,7 @@ def test_two_that_look_at_once_raise_one_alert(site: FrozenClock, monkeypatch: p
 
     def act(number: int) -> int:
         try:
-            return len(alerts.check(rules, "default").raised)
+            return len(alerts.check(rules, "default", set()).raised)
         finally:
             connections.close_all()
 
@@ -236,7 +278,7 @@ def test_two_that_look_at_once_raise_one_alert(site: FrozenClock, monkeypatch: p
 def test_old_alerts_are_pruned_and_open_ones_stay(site: FrozenClock) -> None:
     check()
     configuration.resume("mail")
-    site.advance(minutes=5)
+    check()
     check()
     configuration.pause("mail")
     check()

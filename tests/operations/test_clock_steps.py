@@ -18,7 +18,9 @@ from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.read import info
 from django_ojs.jobs.timers import apply_due
+from django_ojs.limits import ratelimits
 from django_ojs.models import CronSchedule, Lease, Ticket
+from django_ojs.queues import configuration, deletion
 from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership
 from django_ojs.workerregistry.dead import rescue_dead_workers
 from django_ojs.workerregistry.heartbeat import Beat, beat
@@ -204,3 +206,32 @@ class TestAClockThatWasAhead:
         assert schedules.aim_again() == 0
         frozen_clock.advance(milliseconds=600)
         assert tick() == 0
+
+    @pytest.mark.parametrize("limit", ["rate", "throttle"])
+    @pytest.mark.parametrize("named", [{"key": "mail"}, {}])
+    def test_leaves_no_limit_shut_until_it_is_there_again(
+        self, frozen_clock: Any, limit: str, named: dict[str, str]
+    ) -> None:
+        job = {"type": "a.b", "args": [], "rate_limit": {**named, limit: {"limit": 1, "period": "PT1M"}}}
+        push([job] * 4)
+        start = frozen_clock.now
+        frozen_clock.advance(days=1)
+        assert len(fetch(Fetch(["default"]))) == 1
+        frozen_clock.move_to(start)
+        configuration.forget()
+        push([job])
+        if named:
+            assert "next_allowed_at" not in ratelimits.inspect("mail").get("throttle", {})
+            assert ratelimits.inspect("mail").get("rate", {}).get("current_count", 0) == 0
+        for more in (1, 0, 0):
+            assert len(fetch(Fetch(["default"]))) == more, "one a minute from now on"
+        frozen_clock.advance(seconds=61)
+        assert len(fetch(Fetch(["default"]))) == 1
+
+    def test_leaves_no_queue_that_is_never_removed(self, frozen_clock: Any) -> None:
+        push([{"type": "a.b", "queue": "q", "args": []}])
+        start = frozen_clock.now
+        frozen_clock.advance(days=1)
+        deletion._begin("q", "discard", "q", None, using="default")  # whose process dies
+        frozen_clock.move_to(start)
+        assert deletion.finish_removals() == 2

@@ -169,6 +169,16 @@ def test_a_rule_keeps_its_pace_and_takes_the_oldest_first(frozen_clock: Any) -> 
     assert [state(job_id) for job_id in jobs][:4] == ["available"] * 4
 
 
+def test_what_was_retried_while_the_clock_was_ahead_does_not_count_for_the_pace(frozen_clock: Any) -> None:
+    jobs = [dead() for _ in range(3)]
+    rule(delay="PT0S", per_minute=2)
+    frozen_clock.advance(days=1)
+    assert replay.replay() == 2
+    frozen_clock.advance(days=-1, seconds=1)
+    assert replay.replay() == 1
+    assert {state(job_id) for job_id in jobs} == {"available"}
+
+
 def test_nothing_is_retried_in_maintenance_nor_into_a_queue_that_is_paused_or_draining(frozen_clock: Any) -> None:
     job_id = dead()
     rule(delay="PT0S")

@@ -16,7 +16,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import chain, clock, enqueue, enqueue_many, get_job, get_workflow, job, outbox
+from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get_workflow, job, outbox
 from django_ojs.checks import check_outbox, check_second_database
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound
 from django_ojs.jobs import push
@@ -386,3 +386,30 @@ def dict_model() -> Any:
     from django.contrib.auth.models import Group
 
     return Group
+
+
+def test_entries_that_nobody_tries_again_are_a_finding(ship: Any, settings: Any) -> None:
+    def aside() -> list[Any]:
+        return [one.figures for one in doctor.attention(doctor.Site("default")) if one.id == "outbox-aside"]
+
+    ship.enqueue("a")
+    assert aside() == [], "the relay has it"
+    OutboxEntry.objects.update(aside=True)
+    assert aside() == [{"entries": 1}]
+    assert "outbox-aside" in {one.id for one in doctor.examine()}
+    settings.OJS = {}
+    assert aside() == []
+    settings.OJS = {"OUTBOX": "default"}
+    outbox.try_again(OutboxEntry.objects.get().pk)
+    assert aside() == []
+
+
+def test_what_needs_attention_is_told_where_the_outbox_cannot_be_asked(
+    ship: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(OutboxEntry.objects, "using", away)
+    (one,) = [one for one in doctor.attention(doctor.Site("default")) if one.id == "not-examined"]
+    assert one.about == "entries_aside"

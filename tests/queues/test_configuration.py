@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from django_ojs import audit, clock, doctor, retention
+from django_ojs.cron import runs, schedules
 from django_ojs.errors import Conflict, Duplicate, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.jobs.cancel import cancel
@@ -263,6 +264,18 @@ class TestRemoval:
         assert len(fetch(Fetch(["other"], count=9))) == 1
         assert Job.objects.get(pk=held["id"]).due_at == END_OF_TIME
         assert Job.objects.get(pk=later["id"]).due_at.year == 2099
+
+    def test_a_fetch_from_the_target_lets_the_moved_run_of_a_schedule_go(self) -> None:
+        """As it does in the queue that the run was made for: the scheduler may be away."""
+        configuration.create("q", {})
+        template = {"type": "a.b", "queue": "q"}
+        schedules.register({"name": "nightly", "cron": "@daily", "job_template": template, "overlap_policy": "enqueue"})
+        _, first = runs.trigger("nightly")
+        _, second = runs.trigger("nightly")
+        remove("q", "move", "other")
+        assert [row["id"] for row in fetch(Fetch(["other"], count=9))] == [first["id"]]
+        ack_one(Ack(first["id"]))
+        assert [row["id"] for row in fetch(Fetch(["other"], count=9))] == [second["id"]]
 
     @pytest.mark.parametrize(
         "strategy, target", [("burn", ""), ("move", ""), ("move", "q")],

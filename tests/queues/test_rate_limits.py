@@ -255,6 +255,17 @@ class TestThrottle:
         frozen_clock.advance(hours=3)
         assert claim() == counted[1:]
 
+    def test_of_a_queue_with_limits_each_keeps_its_own_distance_to_the_start_before(self, frozen_clock: Any) -> None:
+        def own(period: str, priority: int) -> Any:
+            throttle = {"limit": 1, "period": period}
+            return make(1, rate_limit={"throttle": throttle, "on_limit": "reschedule"}, priority=priority)
+
+        configure("q", {"concurrency": 99})
+        slow, quick = own("PT1H", 2), own("PT1S", 1)
+        assert claim() == slow
+        frozen_clock.advance(seconds=1)
+        assert claim() == quick
+
     @pytest.mark.parametrize("limit", [{"max_per_second": 0.001}, {"concurrency": 1}, {"limit": 1, "period": "P1D"}])
     def test_a_jobs_own_limit_changes_nothing_of_the_queue(self, limit: Any) -> None:
         make(1, rate_limit=limit)

@@ -112,7 +112,7 @@ def test_what_needs_an_operator_is_a_warning(listen: Any, settings: Any, frozen_
     assert len(fetch(Fetch(["default"], count=2, worker_id="w1"))) == 1
     rules = alerts.rules()
     assert rules is not None
-    alerts.check(rules, "default")
+    alerts.check(rules, "default", set())
     record = catalogue.of_webhook("webhook.dead", "sub_1", frozen_clock.now, error="HTTP 404")
     log.append([record], "default")
 
