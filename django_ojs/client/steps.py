@@ -53,7 +53,7 @@ from django_ojs.rules.durableevents import CHILDREN_ENDED, RESERVED
 from django_ojs.rules.durableevents import check as check_event
 from django_ojs.rules.ids import new_id, new_job_id
 from django_ojs.rules.rows import HELD_UNTIL
-from django_ojs.rules.steps import JOB_FAILED, MAX_STEP_NAME, Step, StepExists
+from django_ojs.rules.steps import INSIDE, JOB_FAILED, MAX_STEP_NAME, UNDOING, Step, StepExists
 from django_ojs.rules.steps import StepKind as Kind
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ EVENT_HELD_PAUSE = 1000
 #: Milliseconds after which a job that runs under older code is looked at again by a worker with newer code.
 OLD_CODE_PAUSE = 30_000
 ARGUMENTS = "$arguments"
-#: What the name of a step begins with that undoes something; then comes the name of the entry that says what.
-_UNDO = "$undo:"
+#: What the names of the steps begin with that the code here does: it is that of a step, or of a handler.
+_within: ContextVar[str] = ContextVar("ojs_step", default="")
 
 
 class ReplayMismatch(Exception):
@@ -253,7 +253,8 @@ class StepLog:
         elif changed and self._durable.on_change == "wait":
             raise Suspended(OLD_CODE_PAUSE)
         self._known = {step.name: step for step in steps}
-        self._unasked = {name: step for name, step in self._known.items() if name != ARGUMENTS}
+        # A step that is recorded is not entered again, nor is what it did there asked for.
+        self._unasked = {name: step for name, step in self._known.items() if name != ARGUMENTS and INSIDE not in name}
         # Where a step failed the handler may have gone another way, which it need not go again; nor need changed code.
         if changed or any(step.kind == Kind.CALL and not step.has_ended for step in steps):
             self._thread = None
@@ -281,9 +282,17 @@ class StepLog:
 
     def numbered(self, kind: str) -> str:
         """The name of the next step of a kind whose steps have no names."""
+        counted = _within.get() + kind
         with self._lock:
-            self._counts[kind] = number = self._counts.get(kind, 0) + 1
-        return f"{RESERVED}{kind}-{number}"
+            self._counts[counted] = number = self._counts.get(counted, 0) + 1
+        return _placed(f"{RESERVED}{kind}-{number}")
+
+    def enter_again(self, name: str) -> None:
+        """Another try of this step follows in this run: it asks again for what it did inside."""
+        inside = name + INSIDE
+        with self._lock:
+            self._asked = {asked for asked in self._asked if not asked.startswith(inside)}
+            self._counts = {kind: count for kind, count in self._counts.items() if not kind.startswith(inside)}
 
     def ask(self, name: str, kind: Kind) -> Step | None:
         """The recorded step of this name, once in a run. Raises `ReplayMismatch` where the record does not fit."""
@@ -302,7 +311,7 @@ class StepLog:
                 raise self.ending(ReplayMismatch(said))
             if self.undoes:
                 return self._replayed(name, found)
-            if found is None and self._unasked and self._thread == threading.get_ident():
+            if found is None and self._unasked and self._thread == threading.get_ident() and INSIDE not in name:
                 other = next(iter(self._unasked.values()))
                 there = f"the {_word(other.kind)} {other.name!r}"
                 raise self.ending(ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", there)))
@@ -311,7 +320,7 @@ class StepLog:
 
     def _replayed(self, name: str, found: Step | None) -> Step | None:
         """What the handler gets again of the job that is undone; it ends where there is nothing."""
-        if name.startswith(_UNDO):
+        if name.startswith(UNDOING):
             return found
         if found is not None and found.kind == Kind.CALL and not found.has_ended:
             raise _same_exception(found.error or {}, name)
@@ -507,7 +516,7 @@ class StepMethods:
         Raises StepError where it cannot be done here, ReplayMismatch where the record does not fit the code, and
         TypeError for a result that cannot be kept.
         """
-        call = _Call(self, _checked_name(name), function, retry, timeout)
+        call = _Call(self, _step_name(name), function, retry, timeout)
         result: T = self._do(call, functools.partial(call.function, *args, **kwargs))
         return result
 
@@ -531,7 +540,7 @@ class StepMethods:
     ) -> T:  # fmt: skip
         """`step` of an asynchronous handler. The function may be asynchronous or not; several steps may run at once,
         in `asyncio.gather` or a TaskGroup."""
-        call = await sync_to_async(_Call)(self, _checked_name(name), function, retry, timeout)
+        call = await sync_to_async(_Call)(self, _step_name(name), function, retry, timeout)
         result: T = await self._ado(call, functools.partial(call.function, *args, **kwargs))
         return result
 
@@ -614,7 +623,7 @@ class StepMethods:
             name: the name of the entry; without one, these calls are counted in their order.
         """
         log = self._ready()
-        name = _checked_name(name, _UNDO) if name else log.numbered("undo")
+        name = _step_name(name, UNDOING) if name else log.numbered("undo")
         found = log.ask(name, Kind.UNDO)
         log.calls[name] = undo, functools.partial(_plain(undo), *args, **kwargs)
         if found is None:
@@ -674,7 +683,7 @@ class StepMethods:
                 kept = stepvalues.decode(entry.result or "null")
                 function = import_string(kept["function"])
                 partial = functools.partial(_plain(function), *kept["args"], **kept["kwargs"])
-            yield _Call(self, _UNDO + entry.name.removeprefix(RESERVED), function, None, None), partial
+            yield _Call(self, UNDOING + entry.name.removeprefix(RESERVED), function, None, None), partial
 
     # What differs each time
 
@@ -749,7 +758,7 @@ class StepMethods:
         """
         log = self._ready()
         key = durableevents.text_of(key)
-        name = _checked_name(name) if name else log.numbered("event")
+        name = _step_name(name) if name else log.numbered("event")
         found = log.ask(name, Kind.EVENT)
         if found is None:
             _refuse_inside_transaction(log, name)
@@ -828,7 +837,7 @@ class StepMethods:
         `OJS["MAX_BATCH_SIZE"]`.
         """
         log = self._ready()
-        name = _checked_name(name) if name else log.numbered("run")
+        name = _step_name(name) if name else log.numbered("run")
         wanted = children.checked(jobs, limit)
         if not wanted:
             return []
@@ -893,7 +902,7 @@ class StepMethods:
         for assignees that do not exist.
         """
         log = self._ready()
-        found = log.ask(_checked_name(name), Kind.EVENT)
+        found = log.ask(name := _step_name(name), Kind.EVENT)
         if found is not None and found.event_name != APPROVAL:
             said = _mismatch(f"the approval {name!r}", f"the wait for the event {_event(found)}")
             raise log.ending(ReplayMismatch(said))
@@ -939,7 +948,7 @@ class StepMethods:
             raise StepError("context.approve is for tests with job_context(): use django_ojs.approve here.")
         check_json(data, "data")
         at = self._steps.now()
-        store.decisions.setdefault(_checked_name(name), ApprovalDecision(approved, by, at, comment, data))
+        store.decisions.setdefault(_step_name(name), ApprovalDecision(approved, by, at, comment, data))
 
     # Anew
 
@@ -1015,7 +1024,7 @@ class StepMethods:
 
     def _sleep(self, name: str, until: Callable[[dt.datetime], dt.datetime]) -> None:
         log = self._ready()
-        name = _checked_name(name) if name else log.numbered("sleep")
+        name = _step_name(name) if name else log.numbered("sleep")
         found = log.ask(name, Kind.SLEEP)
         if found is None:
             _refuse_inside_transaction(log, name)
@@ -1095,13 +1104,15 @@ class _Call:
             self._log.postpone(step)
             raise self._log.ending(Suspended(delay))
         step.tries += 1
+        self._log.enter_again(self.name)
         return _Pause(0.0 if self._log.store.using is None else delay / 1000)
 
     def once(self, function: Callable[[], Any]) -> Any:
         """Call the function, and return its result as it is kept; a `_Pause` where it is to be called again. A result
         that is to be awaited is returned as it is, and not recorded."""
         try:
-            value = self.limited(function)
+            with self._inside():
+                value = self.limited(function)
         except _NEVER_TRIED_AGAIN:
             raise
         except Exception as error:
@@ -1113,7 +1124,8 @@ class _Call:
     async def aonce(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """`once` for a coroutine function."""
         try:
-            value = await self.alimited(function)
+            with self._inside():
+                value = await self.alimited(function)
         except _NEVER_TRIED_AGAIN:
             raise
         except Exception as error:
@@ -1121,6 +1133,15 @@ class _Call:
                 raise
             return pause
         return await uncancelled(self.succeeded, value)
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """A block whose steps are those of this step."""
+        token = _within.set(self.name + INSIDE)
+        try:
+            yield
+        finally:
+            _within.reset(token)
 
     def limited(self, call: Callable[[], T]) -> T:
         """What the call returns. Raises `StepTimeout` where it takes too long."""
@@ -1258,7 +1279,7 @@ class StepTransaction:
                 "step_transaction needs one database for the jobs and the site's data, and with "
                 'OJS["OUTBOX"] they are two: use step, and make what it does idempotent.'
             )
-        self._log, self.name = context._ready(), _checked_name(name)
+        self._log, self.name = context._ready(), _step_name(name)
         self.result: Any = None
         self._found = self._log.ask(self.name, Kind.CALL)
         self.is_new = self._found is None or not self._found.has_ended
@@ -1322,6 +1343,22 @@ def _checked_name(name: str, prefix: str = "") -> str:
             f"none of them a space at an end, and does not begin with {RESERVED!r}."
         )
     return name
+
+
+def _step_name(name: str, prefix: str = "") -> str:
+    """`_checked_name` of a step that is done here, which may be inside of another one."""
+    return _placed(_checked_name(name, prefix))
+
+
+def _placed(name: str) -> str:
+    """The name of a step as it is recorded, which is done here."""
+    placed, longest = _within.get() + name, MAX_STEP_NAME - len(UNDOING)
+    if placed != name and len(placed) > longest:
+        raise StepError(
+            f"The step {placed!r} is inside of others, and has a name of more than {longest} characters with theirs: "
+            "give them shorter names."
+        )
+    return placed
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

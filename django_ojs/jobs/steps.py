@@ -24,7 +24,7 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.rules import replaylog
 from django_ojs.rules.approvals import ApprovalState
 from django_ojs.rules.names import is_storable
-from django_ojs.rules.steps import Step, StepExists, StepKind
+from django_ojs.rules.steps import INSIDE, Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
 from django_ojs.store import store_of
@@ -115,8 +115,8 @@ def named(job_id: uuid.UUID, name: str, *, using: str) -> QuerySet[JobStep]:
 
 
 def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
-    """Delete this step of a job that the caller has locked, and those that were recorded after it: its handler does
-    them again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
+    """Delete this step of a job that the caller has locked, what it did inside, and what was recorded after it: its
+    handler does that again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
     found = JobStep.objects.using(using).filter(job_id=job_id)
     pk = named(job_id, name, using=using).exclude(kind=StepKind.ARGUMENTS).values_list("pk", flat=True).first()
     if pk is None:
@@ -124,7 +124,7 @@ def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
             phrase("Job '%(job)s' has recorded no step '%(step)s'.", job=job_id, step=name),
             details={"resource_type": "step", "resource_id": name},
         )
-    return _delete(found.filter(pk__gte=pk), [job_id], using)
+    return _delete(found.filter(Q(pk__gte=pk) | Q(name__startswith=name + INSIDE)), [job_id], using)
 
 
 def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:

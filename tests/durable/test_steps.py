@@ -32,6 +32,7 @@ from django_ojs import (
 from django_ojs.client import steps as steps_module
 from django_ojs.client import stepvalues
 from django_ojs.client.directives import StepBoundary, Suspended
+from django_ojs.jobs.retry import restart_from
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
 from django_ojs.rules.steps import JOB_FAILED
@@ -423,7 +424,7 @@ def test_of_steps_inside_each_other_the_one_whose_time_is_up_ends() -> None:
         context.step("inner", spin, timeout=60)
 
     def patient() -> None:
-        with pytest.raises(StepTimeout, match="'hasty'"):
+        with pytest.raises(StepTimeout, match="'patient > hasty'"):
             context.step("hasty", spin, timeout=0.05)
         spin()
 
@@ -649,6 +650,96 @@ def test_a_function_is_a_step_where_a_durable_handler_calls_it(jobs: WorkerJobs)
     assert names(handle.id) == ["reserve", "pay", "reserve-again"]
     assert (other.refresh().result, names(other.id)) == ("reserved 1", [])
     assert reserve(5) == "reserved 5"
+
+
+# Steps inside of steps
+
+booked: list[str] = []
+
+
+@step
+def book(item: str) -> str:
+    booked.append(item)
+    return item
+
+
+def book_all(context: JobContext, failing: list[str]) -> list[str]:
+    """What a step does that has steps of its own, and fails as often as is said."""
+    found = [str(context.uuid()), book("room"), context.step("bus", book.function, "bus"), str(context.now())]
+    if failing:
+        raise ConnectionError(failing.pop())
+    return found
+
+
+@pytest.mark.parametrize("tries", [1, 3], ids=["tried by the job", "tried by the step"])
+def test_what_a_step_does_inside_is_recorded_as_its_own(jobs: WorkerJobs, tries: int) -> None:
+    """A run that comes to the step again, or no more, meets no other order, and takes nothing of it for its own."""
+    booked.clear()
+    failing, keys = ["first", "second"], set()
+    policy: Any = {"max_attempts": tries, "initial_interval": "1ms"}
+
+    @job("flow.inside", durable=True, retry={"max_attempts": 3, "initial_interval": "1s"})
+    def handler(context: JobContext) -> list[str]:
+        key, *found, _ = context.step("travel", book_all, context, failing, retry=policy)
+        keys.update([key, str(context.uuid())])
+        context.sleep("1h")
+        return [*found, book("car")]
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().state == "completed", handle.errors
+    assert (handle.result, booked, len(keys)) == (["room", "bus", "car"], ["room", "bus", "car"], 2)
+    inside = ["travel > $uuid-1", "travel > book", "travel > bus", "travel > $time-1"]
+    assert sorted(names(handle.id)) == sorted([*inside, "travel", "$uuid-1", "$sleep-1", "book"])
+
+
+def test_a_step_may_wait_inside(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def work(context: JobContext) -> None:
+        context.sleep("1h")
+        calls.append("work")
+
+    @job("flow.waits", durable=True)
+    async def later(context: JobContext) -> None:
+        async def inside() -> None:
+            await context.asleep("1h")
+            calls.append("work")
+
+        await context.astep("later", inside)
+
+    @job("flow.waits.sync", durable=True)
+    def handler(context: JobContext) -> None:
+        context.step("work", work, context)
+
+    handles = [handler.enqueue(), later.enqueue()]
+    jobs.drain()
+    assert ([handle.refresh().state for handle in handles], calls) == (["retryable"] * 2, [])
+    jobs.drain(with_scheduled=True).raise_first()
+    assert ([handle.refresh().state for handle in handles], calls) == (["completed"] * 2, ["work"] * 2)
+
+
+def test_a_job_that_begins_again_at_a_step_forgets_what_that_did_inside(jobs: WorkerJobs) -> None:
+    booked.clear()
+
+    @job("flow.anew", durable=True)
+    def handler(context: JobContext) -> None:
+        context.step("first", int)
+        context.step("travel", book_all, context, [])
+        context.sleep("1h")
+
+    handle = handler.enqueue()
+    jobs.drain()
+    restart_from(handle.id, "travel")
+    assert names(handle.id) == ["first"]
+
+
+def test_a_step_inside_of_others_has_a_name_that_is_kept(jobs: WorkerJobs) -> None:
+    @job("flow.long", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step("a" * 190, context.uuid)
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert "give them shorter names" in handle.refresh().errors[0]["message"]
 
 
 # Asynchronous handlers

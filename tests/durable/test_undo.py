@@ -451,6 +451,36 @@ def test_functions_of_other_kinds(jobs: WorkerJobs) -> None:
     assert JobStep.objects.get(name="$undo:undo-1").tries == 2
 
 
+@step
+def tell(what: str) -> str:
+    undo(what)
+    return what
+
+
+def undo_by_a_step(what: str) -> None:
+    tell(f"no {what}")
+    if what not in broken:
+        broken.add(what)
+        raise ConnectionError("no line")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("known", [True, False], ids=["the handler has done that step", "it has not"])
+def test_what_undoes_may_do_steps_and_takes_none_of_the_handler_for_them(jobs: WorkerJobs, known: bool) -> None:
+    """It ran again and again, at once, or was told that it had done what the handler had done by that step."""
+
+    @job("order.told", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        if known:
+            tell("order")
+        context.on_failure(undo_by_a_step, "order")
+        context.step("ship", fails)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (compensation(handle).state, done) == ("completed", ["order", "no order"][not known :])
+
+
 def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None:
     """The handler is run over what is recorded, to get them again: no step is done anew, and nothing behind the end."""
     runs: list[str] = []
