@@ -222,11 +222,38 @@ def test_a_compensation_that_has_failed_is_a_dead_letter_and_goes_on_when_it_is_
     assert (done, compensation(handle).state) == (UNDONE, "completed")
 
 
+def _from_its_first_call(job_id: uuid.UUID) -> Any:
+    return retry.restart_from(job_id, "$undo:reservation")
+
+
+def _clear_and_retry(job_id: uuid.UUID) -> Any:
+    checkpoints.clear(job_id, with_steps=True)
+    retry.retry([job_id])
+
+
+@pytest.mark.parametrize("act", ["clear", "begin anew", "from its first call", "from a step of the other job"])
+def test_a_compensation_that_starts_over_knows_what_it_is_to_undo(jobs: WorkerJobs, act: str) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain(with_scheduled=True)
+    broken.clear()
+    pk = compensation(handle).pk
+    if act == "from a step of the other job":
+        with pytest.raises(NotFound):
+            retry.restart_from(pk, "charge")
+        retry.retry([pk])
+    else:
+        {"clear": _clear_and_retry, "begin anew": _begin_anew, "from its first call": _from_its_first_call}[act](pk)
+    jobs.drain()
+    again = [] if act == "from a step of the other job" else UNDONE[:1]
+    assert (compensation(handle).state, done) == ("completed", UNDONE[:1] + again + UNDONE[1:])
+
+
 def test_a_compensation_without_its_record_never_runs_the_handler(jobs: WorkerJobs) -> None:
     broken.add("charge-7")
     handle = order().enqueue(7)
     jobs.drain(with_scheduled=True)
-    checkpoints.clear(compensation(handle).pk, with_steps=True)
+    JobStep.objects.all().delete()
     retry.retry([compensation(handle).pk])
     jobs.drain(with_scheduled=True)
     found = compensation(handle)
@@ -645,6 +672,15 @@ def test_the_pages_of_both_jobs_lead_to_each_other(jobs: WorkerJobs, admin_clien
     assert "undoes job" in pages[compensation(handle).pk]
     assert str(handle.id) in pages[compensation(handle).pk]
     assert "$undo:undo-1" in pages[compensation(handle).pk]
+
+
+def test_a_compensation_may_begin_again_at_its_own_steps_only(jobs: WorkerJobs, admin_client: Any) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain(with_scheduled=True)
+    page = admin_client.get(reverse("admin:django_ojs_job_change", args=[compensation(handle).pk])).content.decode()
+    assert "?step=%24undo%3Areservation" in page
+    assert "?step=charge" not in page
 
 
 def test_no_client_says_that_a_job_was_undone(jobs: WorkerJobs, admin_client: Any) -> None:
