@@ -264,7 +264,7 @@ class StepLog:
     def arguments(self) -> str | None:
         """The arguments, as JSON text, with which the job was continued as new."""
         found = self._known.get(ARGUMENTS)
-        return found.result if found else None
+        return found.result if found and found.kind == Kind.ARGUMENTS else None
 
     @property
     def undos(self) -> list[Step]:
