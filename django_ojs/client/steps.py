@@ -236,6 +236,7 @@ class StepLog:
         self._thread = self._handler = threading.get_ident() if sequential else None
         #: What is to end this run, since a step has raised it in the thread of the handler, which may have kept it.
         self.ended_by: BaseException | None = None
+        self.endings: list[BaseException] = []  #: all that steps have raised to end this run, in whatever branch of it
         self.running: set[asyncio.Future[None]] = set()  #: for each step that an asynchronous handler is doing
         self.is_over = False  #: the handler has ended
         self._loaded = False
@@ -276,8 +277,10 @@ class StepLog:
 
     def ending(self, error: E) -> E:
         """The exception by which a step ends this run: the caller raises it. Later steps of the run raise it again."""
-        if self._handler == threading.get_ident() and not self.undoes:
-            self.ended_by = error
+        if not self.undoes:
+            self.endings.append(error)
+            if self._handler == threading.get_ident():
+                self.ended_by = error
         return error
 
     def numbered(self, kind: str) -> str:
@@ -981,6 +984,11 @@ class StepMethods:
     def ended_by(self) -> BaseException | None:
         """For the worker: what a step has raised to end this run. A handler that returns all the same has kept it."""
         return None if self._step_log is None else self._step_log.ended_by
+
+    @property
+    def endings(self) -> Sequence[BaseException]:
+        """For the worker: all that steps have raised to end this run, also in branches that the handler gave up."""
+        return () if self._step_log is None else self._step_log.endings
 
     def record_steps(self, log: StepLog) -> None:
         """For the worker and for tests: let the handler's steps be recorded there."""

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import decimal
+import sys
 import threading
 import uuid
 from typing import Any
@@ -792,6 +793,76 @@ def test_a_handler_that_keeps_the_end_of_its_run_ends_there_all_the_same(
     jobs.drain(with_scheduled=True).raise_first()
     assert handle.refresh().result == "done"
     assert calls == (["kept", "after"] if goes_on else ["kept"])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("how", ["from", "instead", "from None", "finally"])
+def test_a_handler_that_makes_another_exception_of_the_end_of_its_run_ends_as_the_step_said(
+    jobs: WorkerJobs, caplog: pytest.LogCaptureFixture, is_async: bool, how: str
+) -> None:
+    """The attempt had failed, also the last one, of a job that only slept."""
+
+    @contextlib.contextmanager
+    def site() -> Any:
+        try:
+            yield
+        except BaseException as error:
+            if how == "from":
+                raise OSError("the line is cut") from error
+            if how == "from None":
+                raise OSError("the line is cut") from None
+            if how == "instead":
+                raise OSError("the line is cut")  # noqa: B904 - as a site may have it
+            raise
+        finally:
+            if how == "finally" and sys.exception() is not None:
+                raise OSError("the line is cut")
+
+    @job("flow.another", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        with site():
+            context.sleep("1h")
+        return "done"
+
+    @job("flow.another.async", durable=True, retry={"max_attempts": 1})
+    async def later(context: JobContext) -> str:
+        with site():
+            await context.asleep("1h")
+        return "done"
+
+    handle = (later if is_async else handler).enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, handle.errors) == ("retryable", [])
+    assert "let its except clauses raise Suspended again, in place of OSError" in caplog.text
+    jobs.drain(with_scheduled=True).raise_first()
+    assert handle.refresh().result == "done"
+
+
+def test_a_handler_may_decide_what_becomes_of_its_job_when_a_step_ends_its_run(jobs: WorkerJobs) -> None:
+    @job("flow.decides", durable=True)
+    def handler(context: JobContext) -> None:
+        try:
+            context.sleep("1h")
+        except BaseException as error:
+            raise Discard("nobody waits that long") from error
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, handle.errors[-1]["message"]) == ("discarded", "nobody waits that long")
+
+
+def test_an_asynchronous_handler_that_goes_on_without_a_branch_that_waits_is_told_of(
+    jobs: WorkerJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    @job("flow.lost.branch", durable=True)
+    async def handler(context: JobContext) -> int:
+        found = await asyncio.gather(context.asleep("1h"), context.astep("one", int, 1), return_exceptions=True)
+        return found[1] if isinstance(found[1], int) else 0
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert handle.refresh().result == 1
+    assert "a branch of it has raised Suspended" in caplog.text
 
 
 def test_a_step_beside_one_that_fails_is_recorded_before_the_handler_has_ended(
