@@ -1219,10 +1219,14 @@ class _TimeIsUp(BaseException):
 def _struck(error: BaseException) -> set[BaseDatabaseWrapper]:
     """The connections that were in the middle of something where this was raised."""
     found, place = set[BaseDatabaseWrapper](), error.__traceback__
+    # The code of a driver, which a site may call by a cursor of its own, has the connection as the driver knows it.
+    raw = {id(each.connection): each for each in connections.all(initialized_only=True)}
     while place is not None:
         for value in list(place.tb_frame.f_locals.values()):
             kind = type(value)  # `isinstance` asks a lazy object what it is, which may be a query
-            if issubclass(kind, BaseDatabaseWrapper):
+            if id(value) in raw and value is not None:
+                found.add(raw[id(value)])
+            elif issubclass(kind, BaseDatabaseWrapper):
                 found.add(value)
             elif issubclass(kind, CursorWrapper | DatabaseErrorWrapper):
                 found.add(value.db if issubclass(kind, CursorWrapper) else value.wrapper)

@@ -462,7 +462,8 @@ def test_where_the_alarms_of_two_steps_have_rung_the_outer_one_ends(monkeypatch:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other() -> None:
+@pytest.mark.parametrize("by", ["Django", "the driver"])
+def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other(by: str) -> None:
     context = job_context()
     Group.objects.create(name="kept")
     raw = connection.connection
@@ -474,8 +475,13 @@ def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other() -> No
         with connection.execute_wrapper(lambda *args: spin()):
             Group.objects.exists()
 
+    def query_of_driver() -> None:
+        raw = connection.connection
+        spin()
+        assert raw
+
     with pytest.raises(StepTimeout):
-        context.step("inside", query, timeout=0.05)
+        context.step("inside", query if by == "Django" else query_of_driver, timeout=0.05)
     in_memory = connection.vendor == "sqlite" and connection.is_in_memory_db()
     assert connection.connection is (raw if in_memory else None)
     assert Group.objects.get().name == "kept"
