@@ -20,7 +20,7 @@ from django_ojs.jobs.retry import FAILED_STATES
 from django_ojs.models import Approval, Job, Workflow
 from django_ojs.rules import redaction
 from django_ojs.rules.approvals import EVENT as APPROVAL
-from django_ojs.rules.steps import Step, StepKind
+from django_ojs.rules.steps import COMPENSATES, UNDOING, Step, StepKind
 
 #: Steps that a page shows: the latest.
 LENGTH = 200
@@ -63,6 +63,7 @@ def _row(admin: ViewAdmin, job: Job, step: Step, axis: Axis, now: dt.datetime) -
     took = display.duration(max(0, round((ended - step.began_at) / dt.timedelta(milliseconds=1))))
     word, colour, fill = _state(step, now)
     kind = gettext("approval") if step.event_name == APPROVAL else str(_KINDS.get(step.kind, step.kind))
+    own = COMPENSATES not in (job.extra or {}) or step.name.startswith(UNDOING)  # not of the job that it undoes
     errors = [step.error] if step.error else []
     failures = display.errors(redaction.part("errors", errors, job.type, job.meta))
     return {
@@ -71,7 +72,7 @@ def _row(admin: ViewAdmin, job: Job, step: Step, axis: Axis, now: dt.datetime) -
         "tries": step.tries, "attempt": step.attempt, "about": _about(admin, step, now),
         "result": _result(job, step), "errors": failures, "error": display.error_line(failures[0]) if failures else "",
         "bar": span(step.began_at, ended, axis, fill, f"{kind} {step.name}: {took}"),
-        "again": step.kind != StepKind.ARGUMENTS, "waits": waits_for_event(step),
+        "again": step.kind != StepKind.ARGUMENTS and own, "waits": waits_for_event(step),
     }  # fmt: skip
 
 

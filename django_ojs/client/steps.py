@@ -53,7 +53,7 @@ from django_ojs.rules.durableevents import CHILDREN_ENDED, RESERVED
 from django_ojs.rules.durableevents import check as check_event
 from django_ojs.rules.ids import new_id, new_job_id
 from django_ojs.rules.rows import END_OF_TIME
-from django_ojs.rules.steps import JOB_FAILED, MAX_STEP_NAME, Step, StepExists
+from django_ojs.rules.steps import INSIDE, JOB_FAILED, MAX_STEP_NAME, UNDOING, Step, StepExists
 from django_ojs.rules.steps import StepKind as Kind
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ OPEN_EVENT_PAUSE = 1000
 #: Milliseconds after which a job that runs under older code is looked at again by a worker with newer code.
 OLD_CODE_PAUSE = 30_000
 ARGUMENTS = "$arguments"
-#: What the name of a step begins with that undoes something; then comes the name of the entry that says what.
-_UNDO = "$undo:"
+#: What the names of the steps begin with that the code here does: it is that of a step, or of a handler.
+_within: ContextVar[str] = ContextVar("ojs_step", default="")
 
 
 class ReplayMismatch(Exception):
@@ -236,6 +236,7 @@ class StepLog:
         self._thread = self._handler = threading.get_ident() if sequential else None
         #: What is to end this run, since a step has raised it in the thread of the handler, which may have kept it.
         self.ended_by: BaseException | None = None
+        self.endings: list[BaseException] = []  #: all that steps have raised to end this run, in whatever branch of it
         self.running: set[asyncio.Future[None]] = set()  #: for each step that an asynchronous handler is doing
         self.is_over = False  #: the handler has ended
         self._loaded = False
@@ -253,7 +254,8 @@ class StepLog:
         elif changed and self._durable.on_change == "wait":
             raise Suspended(OLD_CODE_PAUSE)
         self._known = {step.name: step for step in steps}
-        self._unasked = {name: step for name, step in self._known.items() if name != ARGUMENTS}
+        # A step that is recorded is not entered again, nor is what it did there asked for.
+        self._unasked = {name: step for name, step in self._known.items() if name != ARGUMENTS and INSIDE not in name}
         # Where a step failed the handler may have gone another way, which it need not go again; nor need changed code.
         if changed or any(step.kind == Kind.CALL and not step.has_ended for step in steps):
             self._thread = None
@@ -263,7 +265,7 @@ class StepLog:
     def arguments(self) -> str | None:
         """The arguments, as JSON text, with which the job was continued as new."""
         found = self._known.get(ARGUMENTS)
-        return found.result if found else None
+        return found.result if found and found.kind == Kind.ARGUMENTS else None
 
     @property
     def undos(self) -> list[Step]:
@@ -275,15 +277,25 @@ class StepLog:
 
     def ending(self, error: E) -> E:
         """The exception by which a step ends this run: the caller raises it. Later steps of the run raise it again."""
-        if self._handler == threading.get_ident() and not self.undoes:
-            self.ended_by = error
+        if not self.undoes:
+            self.endings.append(error)
+            if self._handler == threading.get_ident():
+                self.ended_by = error
         return error
 
     def numbered(self, kind: str) -> str:
         """The name of the next step of a kind whose steps have no names."""
+        counted = _within.get() + kind
         with self._lock:
-            self._counts[kind] = number = self._counts.get(kind, 0) + 1
-        return f"{RESERVED}{kind}-{number}"
+            self._counts[counted] = number = self._counts.get(counted, 0) + 1
+        return _placed(f"{RESERVED}{kind}-{number}")
+
+    def enter_again(self, name: str) -> None:
+        """Another try of this step follows in this run: it asks again for what it did inside."""
+        inside = name + INSIDE
+        with self._lock:
+            self._asked = {asked for asked in self._asked if not asked.startswith(inside)}
+            self._counts = {kind: count for kind, count in self._counts.items() if not kind.startswith(inside)}
 
     def ask(self, name: str, kind: Kind) -> Step | None:
         """The recorded step of this name, once in a run. Raises `ReplayMismatch` where the record does not fit."""
@@ -302,7 +314,7 @@ class StepLog:
                 raise self.ending(ReplayMismatch(said))
             if self.undoes:
                 return self._replayed(name, found)
-            if found is None and self._unasked and self._thread == threading.get_ident():
+            if found is None and self._unasked and self._thread == threading.get_ident() and INSIDE not in name:
                 other = next(iter(self._unasked.values()))
                 there = f"the {_word(other.kind)} {other.name!r}"
                 raise self.ending(ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", there)))
@@ -311,7 +323,7 @@ class StepLog:
 
     def _replayed(self, name: str, found: Step | None) -> Step | None:
         """What the handler gets again of the job that is undone; it ends where there is nothing."""
-        if name.startswith(_UNDO):
+        if name.startswith(UNDOING):
             return found
         if found is not None and found.kind == Kind.CALL and not found.has_ended:
             raise _same_exception(found.error or {}, name)
@@ -507,7 +519,7 @@ class StepMethods:
         Raises StepError where it cannot be done here, ReplayMismatch where the record does not fit the code, and
         TypeError for a result that cannot be kept.
         """
-        call = _Call(self, _checked_name(name), function, retry, timeout)
+        call = _Call(self, _step_name(name), function, retry, timeout)
         result: T = self._do(call, functools.partial(call.function, *args, **kwargs))
         return result
 
@@ -531,7 +543,7 @@ class StepMethods:
     ) -> T:  # fmt: skip
         """`step` of an asynchronous handler. The function may be asynchronous or not; several steps may run at once,
         in `asyncio.gather` or a TaskGroup."""
-        call = await sync_to_async(_Call)(self, _checked_name(name), function, retry, timeout)
+        call = await sync_to_async(_Call)(self, _step_name(name), function, retry, timeout)
         result: T = await self._ado(call, functools.partial(call.function, *args, **kwargs))
         return result
 
@@ -614,7 +626,7 @@ class StepMethods:
             name: the name of the entry; without one, these calls are counted in their order.
         """
         log = self._ready()
-        name = _checked_name(name, _UNDO) if name else log.numbered("undo")
+        name = _step_name(name, UNDOING) if name else log.numbered("undo")
         found = log.ask(name, Kind.UNDO)
         log.calls[name] = undo, functools.partial(_plain(undo), *args, **kwargs)
         if found is None:
@@ -674,7 +686,7 @@ class StepMethods:
                 kept = stepvalues.decode(entry.result or "null")
                 function = import_string(kept["function"])
                 partial = functools.partial(_plain(function), *kept["args"], **kept["kwargs"])
-            yield _Call(self, _UNDO + entry.name.removeprefix(RESERVED), function, None, None), partial
+            yield _Call(self, UNDOING + entry.name.removeprefix(RESERVED), function, None, None), partial
 
     # What differs each time
 
@@ -749,7 +761,7 @@ class StepMethods:
         """
         log = self._ready()
         key = durableevents.text_of(key)
-        name = _checked_name(name) if name else log.numbered("event")
+        name = _step_name(name) if name else log.numbered("event")
         found = log.ask(name, Kind.EVENT)
         if found is None:
             _refuse_inside_transaction(log, name)
@@ -828,7 +840,7 @@ class StepMethods:
         `OJS["MAX_BATCH_SIZE"]`.
         """
         log = self._ready()
-        name = _checked_name(name) if name else log.numbered("run")
+        name = _step_name(name) if name else log.numbered("run")
         wanted = children.checked(jobs, limit)
         if not wanted:
             return []
@@ -893,7 +905,7 @@ class StepMethods:
         for assignees that do not exist.
         """
         log = self._ready()
-        found = log.ask(_checked_name(name), Kind.EVENT)
+        found = log.ask(name := _step_name(name), Kind.EVENT)
         if found is not None and found.event_name != APPROVAL:
             said = _mismatch(f"the approval {name!r}", f"the wait for the event {_event(found)}")
             raise log.ending(ReplayMismatch(said))
@@ -939,7 +951,7 @@ class StepMethods:
             raise StepError("context.approve is for tests with job_context(): use django_ojs.approve here.")
         check_json(data, "data")
         at = self._steps.now()
-        store.decisions.setdefault(_checked_name(name), ApprovalDecision(approved, by, at, comment, data))
+        store.decisions.setdefault(_step_name(name), ApprovalDecision(approved, by, at, comment, data))
 
     # Anew
 
@@ -972,6 +984,11 @@ class StepMethods:
     def ended_by(self) -> BaseException | None:
         """For the worker: what a step has raised to end this run. A handler that returns all the same has kept it."""
         return None if self._step_log is None else self._step_log.ended_by
+
+    @property
+    def endings(self) -> Sequence[BaseException]:
+        """For the worker: all that steps have raised to end this run, also in branches that the handler gave up."""
+        return () if self._step_log is None else self._step_log.endings
 
     def record_steps(self, log: StepLog) -> None:
         """For the worker and for tests: let the handler's steps be recorded there."""
@@ -1015,7 +1032,7 @@ class StepMethods:
 
     def _sleep(self, name: str, until: Callable[[dt.datetime], dt.datetime]) -> None:
         log = self._ready()
-        name = _checked_name(name) if name else log.numbered("sleep")
+        name = _step_name(name) if name else log.numbered("sleep")
         found = log.ask(name, Kind.SLEEP)
         if found is None:
             _refuse_inside_transaction(log, name)
@@ -1095,13 +1112,15 @@ class _Call:
             self._log.postpone(step)
             raise self._log.ending(Suspended(delay))
         step.tries += 1
+        self._log.enter_again(self.name)
         return _Pause(0.0 if self._log.store.using is None else delay / 1000)
 
     def once(self, function: Callable[[], Any]) -> Any:
         """Call the function, and return its result as it is kept; a `_Pause` where it is to be called again. A result
         that is to be awaited is returned as it is, and not recorded."""
         try:
-            value = self.limited(function)
+            with self._inside():
+                value = self.limited(function)
         except _NEVER_TRIED_AGAIN:
             raise
         except Exception as error:
@@ -1113,7 +1132,8 @@ class _Call:
     async def aonce(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """`once` for a coroutine function."""
         try:
-            value = await self.alimited(function)
+            with self._inside():
+                value = await self.alimited(function)
         except _NEVER_TRIED_AGAIN:
             raise
         except Exception as error:
@@ -1121,6 +1141,15 @@ class _Call:
                 raise
             return pause
         return await uncancelled(self.succeeded, value)
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """A block whose steps are those of this step."""
+        token = _within.set(self.name + INSIDE)
+        try:
+            yield
+        finally:
+            _within.reset(token)
 
     def limited(self, call: Callable[[], T]) -> T:
         """What the call returns. Raises `StepTimeout` where it takes too long."""
@@ -1190,10 +1219,14 @@ class _TimeIsUp(BaseException):
 def _struck(error: BaseException) -> set[BaseDatabaseWrapper]:
     """The connections that were in the middle of something where this was raised."""
     found, place = set[BaseDatabaseWrapper](), error.__traceback__
+    # The code of a driver, which a site may call by a cursor of its own, has the connection as the driver knows it.
+    raw = {id(each.connection): each for each in connections.all(initialized_only=True)}
     while place is not None:
         for value in list(place.tb_frame.f_locals.values()):
             kind = type(value)  # `isinstance` asks a lazy object what it is, which may be a query
-            if issubclass(kind, BaseDatabaseWrapper):
+            if id(value) in raw and value is not None:
+                found.add(raw[id(value)])
+            elif issubclass(kind, BaseDatabaseWrapper):
                 found.add(value)
             elif issubclass(kind, CursorWrapper | DatabaseErrorWrapper):
                 found.add(value.db if issubclass(kind, CursorWrapper) else value.wrapper)
@@ -1258,7 +1291,7 @@ class StepTransaction:
                 "step_transaction needs one database for the jobs and the site's data, and with "
                 'OJS["OUTBOX"] they are two: use step, and make what it does idempotent.'
             )
-        self._log, self.name = context._ready(), _checked_name(name)
+        self._log, self.name = context._ready(), _step_name(name)
         self.result: Any = None
         self._found = self._log.ask(self.name, Kind.CALL)
         self.is_new = self._found is None or not self._found.has_ended
@@ -1322,6 +1355,22 @@ def _checked_name(name: str, prefix: str = "") -> str:
             f"none of them a space at an end, and does not begin with {RESERVED!r}."
         )
     return name
+
+
+def _step_name(name: str, prefix: str = "") -> str:
+    """`_checked_name` of a step that is done here, which may be inside of another one."""
+    return _placed(_checked_name(name, prefix))
+
+
+def _placed(name: str) -> str:
+    """The name of a step as it is recorded, which is done here."""
+    placed, longest = _within.get() + name, MAX_STEP_NAME - len(UNDOING)
+    if placed != name and len(placed) > longest:
+        raise StepError(
+            f"The step {placed!r} is inside of others, and has a name of more than {longest} characters with theirs: "
+            "give them shorter names."
+        )
+    return placed
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

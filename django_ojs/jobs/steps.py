@@ -24,7 +24,7 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.rules import replaylog
 from django_ojs.rules.approvals import ApprovalState
 from django_ojs.rules.names import is_storable
-from django_ojs.rules.steps import Step, StepExists, StepKind
+from django_ojs.rules.steps import INSIDE, UNDOING, Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
 from django_ojs.store import store_of
@@ -105,7 +105,14 @@ def of_clients(job_id: uuid.UUID, now: dt.datetime, *, using: str) -> list[Step]
 
 def delete(job_ids: Collection[uuid.UUID], *, using: str) -> int:
     """Delete the steps of jobs that the caller has locked: their handlers start over. Return how many there were."""
-    return _delete(JobStep.objects.using(using).filter(job_id__in=job_ids), job_ids, using)
+    return _delete(_own(job_ids, using), job_ids, using)
+
+
+def _own(job_ids: Collection[uuid.UUID], using: str) -> QuerySet[JobStep]:
+    """What these jobs have recorded themselves: where one undoes another, not what says what is to be undone."""
+    found = JobStep.objects.using(using).filter(job_id__in=job_ids)
+    undoing = list(found.filter(_HANDED_OVER).values_list("job_id", flat=True).distinct())
+    return found.exclude(~Q(name__startswith=UNDOING), job_id__in=undoing) if undoing else found
 
 
 def named(job_id: uuid.UUID, name: str, *, using: str) -> QuerySet[JobStep]:
@@ -115,16 +122,17 @@ def named(job_id: uuid.UUID, name: str, *, using: str) -> QuerySet[JobStep]:
 
 
 def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
-    """Delete this step of a job that the caller has locked, and those that were recorded after it: its handler does
-    them again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
-    found = JobStep.objects.using(using).filter(job_id=job_id)
-    pk = named(job_id, name, using=using).exclude(kind=StepKind.ARGUMENTS).values_list("pk", flat=True).first()
+    """Delete this step of a job that the caller has locked, what it did inside, and what was recorded after it: its
+    handler does that again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
+    found = _own([job_id], using)
+    anew = named(job_id, name, using=using).exclude(kind=StepKind.ARGUMENTS) & found
+    pk = anew.values_list("pk", flat=True).first()
     if pk is None:
         raise NotFound(
             phrase("Job '%(job)s' has recorded no step '%(step)s'.", job=job_id, step=name),
             details={"resource_type": "step", "resource_id": name},
         )
-    return _delete(found.filter(pk__gte=pk), [job_id], using)
+    return _delete(found.filter(Q(pk__gte=pk) | Q(name__startswith=name + INSIDE)), [job_id], using)
 
 
 def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:

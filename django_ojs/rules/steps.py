@@ -9,6 +9,10 @@ from typing import Any
 
 #: Characters that the name of a step may have.
 MAX_STEP_NAME = 200
+#: Between the name of a step and those of what its function does by the context: `charge > $random-1`.
+INSIDE = " > "
+#: What the name of a step begins with that undoes something; then comes the name of the entry that says what.
+UNDOING = "$undo:"
 #: What a step of the kind `undo` waits for: the end of its job by a discard or a cancellation.
 JOB_FAILED = "$job.failed"
 #: The member of a job that undoes another one: the id of that.

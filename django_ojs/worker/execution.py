@@ -37,7 +37,7 @@ from django.utils import timezone, translation
 
 from django_ojs import output
 from django_ojs.client.context import JobContext, log_fields
-from django_ojs.client.directives import Directive, Fail, Suspended
+from django_ojs.client.directives import Directive, Fail, StepBoundary, Suspended
 from django_ojs.client.options import decode_arguments
 from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
@@ -716,6 +716,10 @@ def _of_value(run: JobRun, value: Any) -> RunOutcome:
                 "%s %s has returned after a step had ended its run, and what it did since may be done again: %s",
                 f"let its except clauses raise {type(kept).__name__} again")  # fmt: skip
         return _judge(run, kept)
+    if lost := [end for end in run.context.endings if not isinstance(end, StepBoundary)]:
+        may_fail("The log line of an exception that was lost", _log, logging.WARNING, run.context,
+                "%s %s has returned although a step was to end its run, and does not wait for it: %s",
+                f"a branch of it has raised {type(lost[0]).__name__}, which it has to raise, too")  # fmt: skip
     # A handler that saw that it is to stop and returned has not done its work; one that never looked has.
     void = run.interruption in (runs.Interruption.CANCELLED, runs.Interruption.LOST)
     if run.interruption is not None and (void or run.context.saw_cancel):
@@ -736,6 +740,7 @@ def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     if it is what came out."""
     if run.ended_with is not None and isinstance(exc, asyncio.CancelledError):
         exc = run.ended_with
+    exc = may_fail("Reading an exception", _end_behind, run, exc) or exc
     if may_fail("Reading an exception", runs.is_boundary, exc):
         run.outcome = run.stopped_between_steps()
         return run.outcome
@@ -755,6 +760,27 @@ def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     if isinstance(means, Fail) or not isinstance(means, Directive | Suspended):
         may_fail("Telling of a failure", _report_failure, run, exc, outcome)
     return outcome
+
+
+def _end_behind(run: JobRun, exc: BaseException) -> BaseException | None:
+    """What a step had raised to end this run, where the handler has made another exception of it; None: it has not, or
+    it has decided what becomes of the job."""
+    ends = {id(end): end for end in run.context.endings}
+    if not ends or isinstance(runs.meant(exc), Directive) or any(id(leaf) in ends for leaf in errorobjects.leaves(exc)):
+        return None
+    kept, behind, pending = run.context.ended_by, set[int](), [exc]
+    while kept is None and pending:
+        one = pending.pop()
+        kept = ends.get(id(one))
+        if id(one) not in behind:
+            behind.add(id(one))
+            pending += [earlier for earlier in (one.__cause__, one.__context__) if earlier is not None]
+    if kept is not None:
+        what, shown = _loggable(run.context, exc)
+        _log(logging.WARNING, run.context,
+             "%s %s has raised another exception after a step had ended its run, which ends as the step said: %s",
+             f"let its except clauses raise {type(kept).__name__} again, in place of {what}", shown)  # fmt: skip
+    return kept
 
 
 def _ask_handler(run: JobRun, exc: BaseException, outcome: RunOutcome) -> None:

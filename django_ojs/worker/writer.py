@@ -503,27 +503,34 @@ def keep_reports(reports: Sequence[Ack | Failure], folder: Path) -> Path:
 def deliver_reports(folder: Path, using: str) -> int:
     """Report what the files in `folder` hold; how many outcomes the server took.
 
-    A file is deleted when each of its reports was answered. One that cannot be read, or has a report that the database
-    does not take, is set aside for a person to look at. Raises an error of the database that passes, and keeps the file
-    then. Several processes may deliver at once: of two reports of one attempt the second is refused.
+    A file is deleted when each of its reports was answered. If a line of it cannot be read, or the database does not
+    take a report, it is set aside for a person to look at when the others are delivered. Raises an error of the
+    database that passes, and keeps the file then. Several processes may deliver at once: of two reports of one attempt
+    the second is refused.
     """
     taken = 0
     for path in sorted(folder.glob(f"*{SUFFIX}")):
+        reports, unread = list[Ack | Failure](), 0
         try:
-            reports = [_read(line) for line in path.read_text("utf-8").split("\n") if line]
+            lines = path.read_text("utf-8").split("\n")
         except FileNotFoundError:  # another process was first
             continue
-        except (OSError, ValueError, TypeError, KeyError):
-            logger.exception("%s cannot be read as outcomes of jobs.", path)
-            _settle(path, UNREADABLE)
-            continue
+        except (OSError, ValueError):
+            logger.exception("%s cannot be read.", path)
+            lines, unread = [], 1
+        for number, line in enumerate(lines, start=1):
+            try:
+                reports += [_read(line)] if line else []
+            except (ValueError, TypeError, KeyError, AttributeError):
+                logger.exception("Line %d of %s cannot be read as the outcome of a job.", number, path)
+                unread += 1
         accepted, answered = _send_all(reports, using)
         taken += accepted
         logger.warning("Delivered the outcomes of %s from %s; %d came too late.", jobs(accepted), path,
                        answered - accepted)  # fmt: skip
         if answered < len(reports):
             logger.error("%s has outcomes of %s that could not be stored.", path, jobs(len(reports) - answered))
-        _settle(path, "" if answered == len(reports) else UNDELIVERED)
+        _settle(path, UNREADABLE if unread else "" if answered == len(reports) else UNDELIVERED)
     return taken
 
 
@@ -568,8 +575,11 @@ def _is_final(answer: Any) -> bool:
 
 
 def _line(report: Ack | Failure) -> str:
+    """What it says, and no more: an older release, to which a site may go back, reads what it knows."""
     (kind,) = (name for name, known in _KINDS.items() if isinstance(report, known))
-    return jsontext.dumps({"kind": kind, **dataclasses.asdict(report), "job_id": str(report.job_id)})
+    values = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    said = {field.name for field in dataclasses.fields(report) if values[field.name] != field.default}
+    return jsontext.dumps({"kind": kind, **{name: values[name] for name in said}, "job_id": str(report.job_id)})
 
 
 def _read(line: str) -> Ack | Failure:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import decimal
+import sys
 import threading
 import uuid
 from typing import Any
@@ -31,6 +32,7 @@ from django_ojs import (
 from django_ojs.client import steps as steps_module
 from django_ojs.client import stepvalues
 from django_ojs.client.directives import StepBoundary, Suspended
+from django_ojs.jobs.retry import restart_from
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
 from django_ojs.rules.steps import JOB_FAILED
@@ -423,7 +425,7 @@ def test_of_steps_inside_each_other_the_one_whose_time_is_up_ends() -> None:
         context.step("inner", spin, timeout=60)
 
     def patient() -> None:
-        with pytest.raises(StepTimeout, match="'hasty'"):
+        with pytest.raises(StepTimeout, match="'patient > hasty'"):
             context.step("hasty", spin, timeout=0.05)
         spin()
 
@@ -460,7 +462,8 @@ def test_where_the_alarms_of_two_steps_have_rung_the_outer_one_ends(monkeypatch:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other() -> None:
+@pytest.mark.parametrize("by", ["Django", "the driver"])
+def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other(by: str) -> None:
     context = job_context()
     Group.objects.create(name="kept")
     raw = connection.connection
@@ -472,8 +475,13 @@ def test_a_timeout_closes_the_connection_that_it_has_struck_and_no_other() -> No
         with connection.execute_wrapper(lambda *args: spin()):
             Group.objects.exists()
 
+    def query_of_driver() -> None:
+        raw = connection.connection
+        spin()
+        assert raw
+
     with pytest.raises(StepTimeout):
-        context.step("inside", query, timeout=0.05)
+        context.step("inside", query if by == "Django" else query_of_driver, timeout=0.05)
     in_memory = connection.vendor == "sqlite" and connection.is_in_memory_db()
     assert connection.connection is (raw if in_memory else None)
     assert Group.objects.get().name == "kept"
@@ -644,6 +652,96 @@ def test_a_function_is_a_step_where_a_durable_handler_calls_it(jobs: WorkerJobs)
     assert reserve(5) == "reserved 5"
 
 
+# Steps inside of steps
+
+booked: list[str] = []
+
+
+@step
+def book(item: str) -> str:
+    booked.append(item)
+    return item
+
+
+def book_all(context: JobContext, failing: list[str]) -> list[str]:
+    """What a step does that has steps of its own, and fails as often as is said."""
+    found = [str(context.uuid()), book("room"), context.step("bus", book.function, "bus"), str(context.now())]
+    if failing:
+        raise ConnectionError(failing.pop())
+    return found
+
+
+@pytest.mark.parametrize("tries", [1, 3], ids=["tried by the job", "tried by the step"])
+def test_what_a_step_does_inside_is_recorded_as_its_own(jobs: WorkerJobs, tries: int) -> None:
+    """A run that comes to the step again, or no more, meets no other order, and takes nothing of it for its own."""
+    booked.clear()
+    failing, keys = ["first", "second"], set()
+    policy: Any = {"max_attempts": tries, "initial_interval": "1ms"}
+
+    @job("flow.inside", durable=True, retry={"max_attempts": 3, "initial_interval": "1s"})
+    def handler(context: JobContext) -> list[str]:
+        key, *found, _ = context.step("travel", book_all, context, failing, retry=policy)
+        keys.update([key, str(context.uuid())])
+        context.sleep("1h")
+        return [*found, book("car")]
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().state == "completed", handle.errors
+    assert (handle.result, booked, len(keys)) == (["room", "bus", "car"], ["room", "bus", "car"], 2)
+    inside = ["travel > $uuid-1", "travel > book", "travel > bus", "travel > $time-1"]
+    assert sorted(names(handle.id)) == sorted([*inside, "travel", "$uuid-1", "$sleep-1", "book"])
+
+
+def test_a_step_may_wait_inside(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def work(context: JobContext) -> None:
+        context.sleep("1h")
+        calls.append("work")
+
+    @job("flow.waits", durable=True)
+    async def later(context: JobContext) -> None:
+        async def inside() -> None:
+            await context.asleep("1h")
+            calls.append("work")
+
+        await context.astep("later", inside)
+
+    @job("flow.waits.sync", durable=True)
+    def handler(context: JobContext) -> None:
+        context.step("work", work, context)
+
+    handles = [handler.enqueue(), later.enqueue()]
+    jobs.drain()
+    assert ([handle.refresh().state for handle in handles], calls) == (["retryable"] * 2, [])
+    jobs.drain(with_scheduled=True).raise_first()
+    assert ([handle.refresh().state for handle in handles], calls) == (["completed"] * 2, ["work"] * 2)
+
+
+def test_a_job_that_begins_again_at_a_step_forgets_what_that_did_inside(jobs: WorkerJobs) -> None:
+    booked.clear()
+
+    @job("flow.anew", durable=True)
+    def handler(context: JobContext) -> None:
+        context.step("first", int)
+        context.step("travel", book_all, context, [])
+        context.sleep("1h")
+
+    handle = handler.enqueue()
+    jobs.drain()
+    restart_from(handle.id, "travel")
+    assert names(handle.id) == ["first"]
+
+
+def test_a_step_inside_of_others_has_a_name_that_is_kept(jobs: WorkerJobs) -> None:
+    @job("flow.long", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step("a" * 190, context.uuid)
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert "give them shorter names" in handle.refresh().errors[0]["message"]
+
+
 # Asynchronous handlers
 
 
@@ -694,6 +792,76 @@ def test_a_handler_that_keeps_the_end_of_its_run_ends_there_all_the_same(
     jobs.drain(with_scheduled=True).raise_first()
     assert handle.refresh().result == "done"
     assert calls == (["kept", "after"] if goes_on else ["kept"])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("how", ["from", "instead", "from None", "finally"])
+def test_a_handler_that_makes_another_exception_of_the_end_of_its_run_ends_as_the_step_said(
+    jobs: WorkerJobs, caplog: pytest.LogCaptureFixture, is_async: bool, how: str
+) -> None:
+    """The attempt had failed, also the last one, of a job that only slept."""
+
+    @contextlib.contextmanager
+    def site() -> Any:
+        try:
+            yield
+        except BaseException as error:
+            if how == "from":
+                raise OSError("the line is cut") from error
+            if how == "from None":
+                raise OSError("the line is cut") from None
+            if how == "instead":
+                raise OSError("the line is cut")  # noqa: B904 - as a site may have it
+            raise
+        finally:
+            if how == "finally" and sys.exception() is not None:
+                raise OSError("the line is cut")
+
+    @job("flow.another", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        with site():
+            context.sleep("1h")
+        return "done"
+
+    @job("flow.another.async", durable=True, retry={"max_attempts": 1})
+    async def later(context: JobContext) -> str:
+        with site():
+            await context.asleep("1h")
+        return "done"
+
+    handle = (later if is_async else handler).enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, handle.errors) == ("retryable", [])
+    assert "let its except clauses raise Suspended again, in place of OSError" in caplog.text
+    jobs.drain(with_scheduled=True).raise_first()
+    assert handle.refresh().result == "done"
+
+
+def test_a_handler_may_decide_what_becomes_of_its_job_when_a_step_ends_its_run(jobs: WorkerJobs) -> None:
+    @job("flow.decides", durable=True)
+    def handler(context: JobContext) -> None:
+        try:
+            context.sleep("1h")
+        except BaseException as error:
+            raise Discard("nobody waits that long") from error
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert (handle.refresh().state, handle.errors[-1]["message"]) == ("discarded", "nobody waits that long")
+
+
+def test_an_asynchronous_handler_that_goes_on_without_a_branch_that_waits_is_told_of(
+    jobs: WorkerJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    @job("flow.lost.branch", durable=True)
+    async def handler(context: JobContext) -> int:
+        found = await asyncio.gather(context.asleep("1h"), context.astep("one", int, 1), return_exceptions=True)
+        return found[1] if isinstance(found[1], int) else 0
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert handle.refresh().result == 1
+    assert "a branch of it has raised Suspended" in caplog.text
 
 
 def test_a_step_beside_one_that_fails_is_recorded_before_the_handler_has_ended(

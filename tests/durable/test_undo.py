@@ -222,11 +222,38 @@ def test_a_compensation_that_has_failed_is_a_dead_letter_and_goes_on_when_it_is_
     assert (done, compensation(handle).state) == (UNDONE, "completed")
 
 
+def _from_its_first_call(job_id: uuid.UUID) -> Any:
+    return retry.restart_from(job_id, "$undo:reservation")
+
+
+def _clear_and_retry(job_id: uuid.UUID) -> Any:
+    checkpoints.clear(job_id, with_steps=True)
+    retry.retry([job_id])
+
+
+@pytest.mark.parametrize("act", ["clear", "begin anew", "from its first call", "from a step of the other job"])
+def test_a_compensation_that_starts_over_knows_what_it_is_to_undo(jobs: WorkerJobs, act: str) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain(with_scheduled=True)
+    broken.clear()
+    pk = compensation(handle).pk
+    if act == "from a step of the other job":
+        with pytest.raises(NotFound):
+            retry.restart_from(pk, "charge")
+        retry.retry([pk])
+    else:
+        {"clear": _clear_and_retry, "begin anew": _begin_anew, "from its first call": _from_its_first_call}[act](pk)
+    jobs.drain()
+    again = [] if act == "from a step of the other job" else UNDONE[:1]
+    assert (compensation(handle).state, done) == ("completed", UNDONE[:1] + again + UNDONE[1:])
+
+
 def test_a_compensation_without_its_record_never_runs_the_handler(jobs: WorkerJobs) -> None:
     broken.add("charge-7")
     handle = order().enqueue(7)
     jobs.drain(with_scheduled=True)
-    checkpoints.clear(compensation(handle).pk, with_steps=True)
+    JobStep.objects.all().delete()
     retry.retry([compensation(handle).pk])
     jobs.drain(with_scheduled=True)
     found = compensation(handle)
@@ -451,6 +478,36 @@ def test_functions_of_other_kinds(jobs: WorkerJobs) -> None:
     assert JobStep.objects.get(name="$undo:undo-1").tries == 2
 
 
+@step
+def tell(what: str) -> str:
+    undo(what)
+    return what
+
+
+def undo_by_a_step(what: str) -> None:
+    tell(f"no {what}")
+    if what not in broken:
+        broken.add(what)
+        raise ConnectionError("no line")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("known", [True, False], ids=["the handler has done that step", "it has not"])
+def test_what_undoes_may_do_steps_and_takes_none_of_the_handler_for_them(jobs: WorkerJobs, known: bool) -> None:
+    """It ran again and again, at once, or was told that it had done what the handler had done by that step."""
+
+    @job("order.told", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        if known:
+            tell("order")
+        context.on_failure(undo_by_a_step, "order")
+        context.step("ship", fails)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (compensation(handle).state, done) == ("completed", ["order", "no order"][not known :])
+
+
 def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None:
     """The handler is run over what is recorded, to get them again: no step is done anew, and nothing behind the end."""
     runs: list[str] = []
@@ -615,6 +672,15 @@ def test_the_pages_of_both_jobs_lead_to_each_other(jobs: WorkerJobs, admin_clien
     assert "undoes job" in pages[compensation(handle).pk]
     assert str(handle.id) in pages[compensation(handle).pk]
     assert "$undo:undo-1" in pages[compensation(handle).pk]
+
+
+def test_a_compensation_may_begin_again_at_its_own_steps_only(jobs: WorkerJobs, admin_client: Any) -> None:
+    broken.add("charge-7")
+    handle = order().enqueue(7)
+    jobs.drain(with_scheduled=True)
+    page = admin_client.get(reverse("admin:django_ojs_job_change", args=[compensation(handle).pk])).content.decode()
+    assert "?step=%24undo%3Areservation" in page
+    assert "?step=charge" not in page
 
 
 def test_no_client_says_that_a_job_was_undone(jobs: WorkerJobs, admin_client: Any) -> None:

@@ -77,6 +77,22 @@ def test_a_log_alone_is_what_the_handler_goes_on_from(client: Client) -> None:
     assert handle.refresh().result == [7, "2026-05-04T12:00:00+00:00", "ab"]
 
 
+def test_a_log_gives_a_job_no_other_arguments(client: Client) -> None:
+    """As `continue_as_new` does: who may save a checkpoint says what steps returned, and no more."""
+
+    @job("replay.arguments", durable=True)
+    def handler(context: JobContext, amount: int) -> int:
+        return amount
+
+    with stored() as jobs:
+        handle = handler.enqueue(1)
+        log = [{"seq": 1, "type": "call", "key": "$arguments", "result": [666]}]
+        body = {"state": {}, "metadata": {"_replay_log": json.dumps(log)}}
+        client.post(f"/ojs/v1/checkpoints/{handle.id}", json.dumps(body), content_type=JSON)
+        jobs.drain().raise_first()
+    assert handle.refresh().result == 1
+
+
 def test_a_checkpoint_that_is_deleted_lets_the_handler_start_over(client: Client) -> None:
     calls: list[int] = []
 

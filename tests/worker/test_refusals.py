@@ -3,6 +3,7 @@ done twice, and what holds a session to the old server lets it go."""
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from django_ojs.database import atomic
 from django_ojs.errors import BackendUnavailable
 from django_ojs.http import exceptions, probes
 from django_ojs.jobs import bulk
-from django_ojs.jobs.finish import Ack
+from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, Lease, Worker
 from django_ojs.scheduler import service
@@ -129,6 +130,25 @@ def test_an_outcome_with_any_character_is_read_again(tmp_path: Path) -> None:
     keep_reports([Ack(uuid.uuid4(), '"one\u2028two\x85three\u2029"', "w", 1)], tmp_path)
     deliver_reports(tmp_path, USING)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ['{"kind": "ack"', "7", '["ack"]', '{"kind": "ack", "job_id": 7}', '{"kind": "new"}'])
+def test_a_line_of_a_newer_release_costs_no_other_line(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = keep_reports([Ack(uuid.uuid4(), "1", "w", 1)], tmp_path)
+    path.write_text(f"{line}\n{path.read_text()}")
+    sent: list[Any] = []
+    monkeypatch.setattr(writer, "ack", lambda acks, **how: sent.extend(acks) or [None] * len(acks))
+    assert deliver_reports(tmp_path, USING) == 1
+    assert ([one.result for one in sent], [left.suffix for left in tmp_path.iterdir()]) == (["1"], [".unreadable"])
+
+
+def test_a_file_of_outcomes_names_nothing_that_an_older_release_need_not_know(tmp_path: Path) -> None:
+    path = keep_reports([Ack(uuid.uuid4(), "1", "w", 1), Failure(uuid.uuid4(), {"message": "no"}, "w", 1)], tmp_path)
+    members = [sorted(json.loads(line)) for line in path.read_text().splitlines()]
+    common = ["attempt", "job_id", "kind", "worker_id"]
+    assert members == [sorted([*common, "result"]), sorted([*common, "error"])]
 
 
 def test_a_file_with_an_outcome_that_the_database_does_not_take_is_set_aside(
