@@ -23,10 +23,11 @@ from django_ojs import JobContext, job
 from django_ojs.admin import live
 from django_ojs.cron import schedules
 from django_ojs.events import ids
-from django_ojs.jobs import approvalmail, approvals
+from django_ojs.jobs import approvalmail, approvals, joblog
 from django_ojs.jobs.approvals import Decider
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
+from django_ojs.jobs.joblog import SentLine
 from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.retry import retry
 from django_ojs.models import Approval, AuditEntry, Job, Queue
@@ -241,6 +242,49 @@ def test_a_button_acts_after_a_login_in_another_tab(browse: Any, admin_user: Any
     tab.wait_for_url("**/admin/")
     page.get_by_role("button", name="Pause mail").click()
     expect(page.locator("[data-ojs-said]")).to_contain_text("1 queue paused.")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("path", ["job/overview", "event/tail", "job/%s/change"])
+def test_a_page_says_when_its_reader_may_see_it_no_more_and_goes_on_when_they_may(
+    browse: Any, server: Any, operator: Callable[..., Client], path: str
+) -> None:
+    """Whether the right is gone or the session has ended: it asks nothing more until the reader comes back to it."""
+    browse.expected += ["403", *_REFUSED_SOCKET]
+    (job,) = claimed()
+    joblog.append(job.pk, [SentLine("first")])
+    client = operator("view_job", "view_event")
+    user = get_user_model().objects.get(pk=client.session["_auth_user_id"])
+    rights = list(user.user_permissions.all())
+    page = browse(f"{ADMIN}/{path.replace('%s', str(job.pk))}/", client, stays=False)
+    page.clock.install()
+    page.reload()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("websocket", lambda socket: asked.append(socket.url))
+    signs = page.locator("[data-ojs-status], [data-ojs-follow], [data-ojs-logs-state]").all()
+    assert len(signs) == 1 + ("%s" in path)  # the lines that a job logs have one of their own
+    for ended in ("right", "session"):
+        for sign in signs:
+            expect(sign).to_contain_text("Live")
+        if ended == "right":
+            user.user_permissions.clear()
+        else:
+            client.logout()
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        page.clock.fast_forward("00:30")
+        for sign in signs:
+            expect(sign).to_contain_text("You are logged out, or may not see this any more")
+        asked.clear()
+        page.clock.fast_forward("03:00:00")
+        assert asked == []
+        user.user_permissions.set(rights)
+        client.force_login(user)
+        cookie = client.cookies[site.SESSION_COOKIE_NAME]
+        page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": server.url}])
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    for sign in signs:
+        expect(sign).to_contain_text("Live")
 
 
 @pytest.mark.wide
