@@ -26,7 +26,7 @@ from django_ojs import audit, clock, jsontext
 from django_ojs.admin import charts, display, live, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.bulkaction import action_label, progress
-from django_ojs.admin.forms import OperationForm, blame, number, text_field
+from django_ojs.admin.forms import OperationForm, blame, changed_meanwhile, number, text_field
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LiveSitePages
 from django_ojs.admin.operate import SPELLED_OUT, AdminVerb, OperatingAdmin, actor, came_from, one_by_one
@@ -137,19 +137,23 @@ class DeadLetters(LiveSitePages):
         back = came_from(request) or self.url("dead_letters")
         key = key_of(**given)
         known = ErrorNote.objects.filter(pk=key).first()
+        stored = known.note if known else ""
+        note, muted = stored, bool(known and known.muted)
         if request.method == "POST":
-            note = request.POST.get("note", "").replace("\0", "").strip()[:MAX_NOTE]
-            muted = "muted" in request.POST
-            entry = self.audit_entry(request, "dead_letter.note")
-            entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
-            audit.perform(lambda: write_note(key, given, note, muted, actor(request)), entry)
-            summary.forget()
-            self.message_user(request, gettext("Noted."), messages.SUCCESS)
-            return HttpResponseRedirect(back)
+            note, muted = request.POST.get("note", "").replace("\0", "").strip()[:MAX_NOTE], "muted" in request.POST
+            if stored.split() not in (note.split(), request.POST.get("seen", stored).split()):
+                self.message_user(request, changed_meanwhile(stored), messages.ERROR)
+            else:
+                entry = self.audit_entry(request, "dead_letter.note")
+                entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
+                audit.perform(lambda: write_note(key, given, note, muted, actor(request)), entry)
+                summary.forget()
+                self.message_user(request, gettext("Noted."), messages.SUCCESS)
+                return HttpResponseRedirect(back)
         title = gettext("Note about dead letters")
         return self.page(
             request, "dead_letter_group", title, here="dead_letters", group=given, known=known, max_note=MAX_NOTE,
-            changed=display.when(known.changed_at) if known else "", back=back,
+            stored=stored, note=note, muted=muted, changed=display.when(known.changed_at) if known else "", back=back,
         )  # fmt: skip
 
     def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:

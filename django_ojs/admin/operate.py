@@ -166,8 +166,12 @@ class OperatingAdmin(ViewAdmin):
         """The object's page, with a button for each verb that fits it and that the user may use."""
         if (obj := self.get_object(request, unquote(object_id))) is not None:
             verbs = [verb for verb in self.verbs if verb.fits(obj) and self.has_right(request, verb.right)]
-            buttons = [{"verb": verb, "url": self.kept_url(request, "verb", quote(obj.pk), verb.name)} for verb in verbs]
-            extra_context = {**(extra_context or {}), "buttons": buttons, "kept_filters": request.GET.get("_changelist_filters"), **self.page_context(request, obj)}
+            urls = [self.kept_url(request, "verb", quote(obj.pk), verb.name) for verb in verbs]
+            own = {
+                "buttons": [{"verb": verb, "url": address} for verb, address in zip(verbs, urls, strict=True)],
+                "kept_filters": request.GET.get("_changelist_filters"),
+            }
+            extra_context = {**(extra_context or {}), **own, **self.page_context(request, obj)}
         return super().change_view(request, object_id, form_url, extra_context)
 
     def kept_url(self, request: HttpRequest, page: str, *args: Any) -> str:
