@@ -525,6 +525,37 @@ def test_a_double_click_is_one_act(browse: Any) -> None:
 
 
 @pytest.mark.wide
+def test_a_button_pressed_again_while_the_server_takes_its_time_is_one_act(browse: Any) -> None:
+    """As is a key that is held down, on a page that stays, too, where the next button stands in the same place."""
+    schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.make", "args": []})
+    page = browse(f"{ADMIN}/cronschedule/nightly/change/", stays=False)
+    posts: list[Any] = []
+
+    def hold(route: Any) -> None:
+        posts.append(route)  # it is answered when the test says so
+
+    page.route("**/do/run_schedules/", hold)
+    button = page.get_by_role("button", name="Run now")
+    place = button.bounding_box()
+    button.focus()
+    for _ in range(3):
+        page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    page.mouse.click(place["x"] + 5, place["y"] + 5)
+    assert len(posts) == 1
+    posts[0].continue_()
+    expect(page.get_by_text("1 schedule run.")).to_be_visible()
+    assert Job.objects.count() == 1
+    overview = browse(OVERVIEW)
+    overview.on("request", lambda request: posts.append(request.url) if request.method == "POST" else None)
+    overview.get_by_role("button", name="Pause default").focus()
+    for _ in range(3):
+        overview.keyboard.down("Enter")
+        expect(overview.get_by_role("button", name="Resume default")).to_be_visible()
+    assert len(posts) == 2
+
+
+@pytest.mark.wide
 def test_who_may_only_look_sees_what_another_does_and_has_no_button(browse: Any, operator: Any) -> None:
     browse.expected.append("403")
     jobs = dead(2)
