@@ -26,10 +26,10 @@ from django_ojs import audit, clock, jsontext
 from django_ojs.admin import charts, display, live, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.bulkaction import action_label, progress
-from django_ojs.admin.forms import OperationForm, blame, number, text_field
+from django_ojs.admin.forms import OperationForm, blame, changed_meanwhile, number, text_field
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LiveSitePages
-from django_ojs.admin.operate import SPELLED_OUT, AdminVerb, OperatingAdmin, actor, one_by_one
+from django_ojs.admin.operate import SPELLED_OUT, AdminVerb, OperatingAdmin, actor, came_from, one_by_one
 from django_ojs.admin.overview import last_errors
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest, OJSError
@@ -96,7 +96,7 @@ class DeadLetters(LiveSitePages):
 
     def dead_letters_page(self, request: HttpRequest) -> HttpResponse:
         context = self._dead_letters(request)
-        url = self.url("dead_letters_live") + (f"?{context['query']}" if context["query"] else "")
+        url = _with(self.url("dead_letters_live"), context["query"])
         age = SEARCHED if "error" in context["filter"] else live.FRESH
         context["follow"] = live.follow(request, url, live.DEAD_LETTERS, age=age)
         return self.live_page(request, "dead_letters", gettext("Dead letters"), context)
@@ -120,6 +120,7 @@ class DeadLetters(LiveSitePages):
             "newest": [{**job, "ended": display.ago(job["finished_at"])} for job in newest(wanted).get()],
             "filter": given,
             "query": request.GET.urlencode(),
+            "here_again": urlencode({"next": _with(self.url("dead_letters"), request.GET.urlencode())}),
             "filtered": bool(given),
             "may_retry": self.has_right(request, "change"),
             "may_delete": self.has_right(request, "delete"),
@@ -133,21 +134,26 @@ class DeadLetters(LiveSitePages):
         given = {name: clean(request.GET.get(name, ""))[:255] for name in ("type", "error", "message")}
         if not given["type"]:
             raise Http404
+        back = came_from(request) or self.url("dead_letters")
         key = key_of(**given)
         known = ErrorNote.objects.filter(pk=key).first()
+        stored = known.note if known else ""
+        note, muted = stored, bool(known and known.muted)
         if request.method == "POST":
-            note = request.POST.get("note", "").replace("\0", "").strip()[:MAX_NOTE]
-            muted = "muted" in request.POST
-            entry = self.audit_entry(request, "dead_letter.note")
-            entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
-            audit.perform(lambda: write_note(key, given, note, muted, actor(request)), entry)
-            summary.forget()
-            self.message_user(request, gettext("Noted."), messages.SUCCESS)
-            return HttpResponseRedirect(self.url("dead_letters"))
+            note, muted = request.POST.get("note", "").replace("\0", "").strip()[:MAX_NOTE], "muted" in request.POST
+            if stored.split() not in (note.split(), request.POST.get("seen", stored).split()):
+                self.message_user(request, changed_meanwhile(stored), messages.ERROR)
+            else:
+                entry = self.audit_entry(request, "dead_letter.note")
+                entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
+                audit.perform(lambda: write_note(key, given, note, muted, actor(request)), entry)
+                summary.forget()
+                self.message_user(request, gettext("Noted."), messages.SUCCESS)
+                return HttpResponseRedirect(back)
         title = gettext("Note about dead letters")
         return self.page(
             request, "dead_letter_group", title, here="dead_letters", group=given, known=known, max_note=MAX_NOTE,
-            changed=display.when(known.changed_at) if known else "",
+            stored=stored, note=note, muted=muted, changed=display.when(known.changed_at) if known else "", back=back,
         )  # fmt: skip
 
     def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -165,17 +171,13 @@ class DeadLetters(LiveSitePages):
 
     def _do_all(self, request: HttpRequest, verb: AdminVerb, wanted: JobFilter) -> HttpResponse:
         """Few at once, many in the background, where they have a page of their own."""
-        back = self.url("dead_letters")
+        back = came_from(request) or self.url("dead_letters")
         try:
             per_minute = _rate(request.POST.get("per_minute", ""))
-        except InvalidRequest as error:
-            self.message_user(request, display.explain(error), messages.ERROR)
-            return HttpResponseRedirect(back)
-        try:
             override = _changes(request.POST) if BULK[verb.name] == "retry" else None
-        except ValueError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return HttpResponseRedirect(back)
+        except (InvalidRequest, ValueError) as error:
+            self.message_user(request, display.explain(error), messages.ERROR)
+            return self._ask_for_all(request, verb, wanted)
         if per_minute is None and wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
             if override:
                 verb = dataclasses.replace(verb, run=lambda pks, by: retry(pks, override=override))
@@ -200,7 +202,12 @@ class DeadLetters(LiveSitePages):
             background=number > AT_ONCE,
             may_move=BULK[verb.name] == "retry", most=replayrules.MAX_PER_MINUTE, filter=given, fields=given.items(),
             sample=[display.printable(job) for job in sample], more=number > SPELLED_OUT,
+            back=came_from(request) or self.url("dead_letters"), given=request.POST,
         )  # fmt: skip
+
+
+def _with(address: str, query: str) -> str:
+    return f"{address}?{query}" if query else address
 
 
 def _rate(text: str) -> int | None:

@@ -6,15 +6,18 @@ the result to the operation.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
-from django_ojs.admin.display import ellipsized, explain, pretty, printable
+from django_ojs.admin.display import NOTHING, ellipsized, explain, pretty, printable
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
 
@@ -22,12 +25,39 @@ LINES = {"rows": 3, "class": "vLargeTextField"}
 
 
 class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form whose values an operation checks and writes. The row is not touched here, but a new name must be free."""
+    """A form whose values an operation checks and writes. The row is not touched here, but a new name must be free.
+
+    Who has had the form open for a while writes over no change that another has made since, without being told.
+    """
+
+    @property
+    def shown(self) -> str:
+        """A hash of each value that the form of a row shows. The page sends it back as `ojs_shown`."""
+        return "" if self.instance._state.adding else urlencode({name: self._hash(name) for name in self.fields})
 
     def _post_clean(self) -> None:
-        if self.instance._state.adding and "name" in self.cleaned_data:
-            self.instance.name = self.cleaned_data["name"]
-            self.validate_unique()
+        if self.instance._state.adding:
+            if "name" in self.cleaned_data:
+                self.instance.name = self.cleaned_data["name"]
+                self.validate_unique()
+            return
+        shown = dict(parse_qsl(self.data.get("ojs_shown", "")))
+        for name in self.changed_data:
+            if shown.get(name, self._hash(name)) != self._hash(name):
+                self.add_error(name, changed_meanwhile(self._text(name)))
+
+    def _text(self, name: str) -> str:
+        value = self.fields[name].prepare_value(self[name].initial)
+        return "" if value is None else str(value)
+
+    def _hash(self, name: str) -> str:
+        return hashlib.sha256(self._text(name).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def changed_meanwhile(value: str) -> str:
+    """What a form says to who would write over what another has saved since the form was shown."""
+    text = gettext("Somebody has changed this to “%(value)s” meanwhile. Save again to have your value instead.")
+    return text % {"value": ellipsized(value, 300) or NOTHING}
 
 
 def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], otherwise: str | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
@@ -123,6 +124,12 @@ def actor(request: HttpRequest) -> str:
     return f"user:{request.user.get_username()}"
 
 
+def came_from(request: HttpRequest) -> str:
+    """The page of this site that leads here and names itself as `next`; '' where none does."""
+    asked = request.POST.get("next") or request.GET.get("next", "")
+    return asked if url_has_allowed_host_and_scheme(asked, None) else ""
+
+
 def audit_act(request: HttpRequest, who: str, action: str, target: object, door: str, **detail: Any) -> audit.Act:
     """The entry of an act that came with this request, by whoever it was and by whatever door."""
     return audit.Act(who, action, str(target), detail, door, request.META.get("REMOTE_ADDR", ""))
@@ -159,9 +166,18 @@ class OperatingAdmin(ViewAdmin):
         """The object's page, with a button for each verb that fits it and that the user may use."""
         if (obj := self.get_object(request, unquote(object_id))) is not None:
             verbs = [verb for verb in self.verbs if verb.fits(obj) and self.has_right(request, verb.right)]
-            buttons = [{"verb": verb, "url": self.own_url("verb", quote(obj.pk), verb.name)} for verb in verbs]
-            extra_context = {**(extra_context or {}), "buttons": buttons, **self.page_context(request, obj)}
+            urls = [self.kept_url(request, "verb", quote(obj.pk), verb.name) for verb in verbs]
+            own = {
+                "buttons": [{"verb": verb, "url": address} for verb, address in zip(verbs, urls, strict=True)],
+                "kept_filters": request.GET.get("_changelist_filters"),
+            }
+            extra_context = {**(extra_context or {}), **own, **self.page_context(request, obj)}
         return super().change_view(request, object_id, form_url, extra_context)
+
+    def kept_url(self, request: HttpRequest, page: str, *args: Any) -> str:
+        """As `own_url`, with the filters of the list that led to this page, as Django's own forms keep them."""
+        context = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        return str(add_preserved_filters(context, self.own_url(page, *args)))
 
     def page_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """What a subclass's page shows besides the fields."""
@@ -203,17 +219,17 @@ class OperatingAdmin(ViewAdmin):
         if not self.has_right(request, verb.right) or not self.has_view_permission(request, obj):
             raise PermissionDenied
         if request.method != "POST":
-            return self._ask(request, verb, [obj], {}, self.own_url("change", quote(obj.pk)))
+            return self._ask(request, verb, [obj], {}, self.kept_url(request, "change", quote(obj.pk)))
         return self.respond(request, verb, obj, self.perform(request, verb, [obj])[0])
 
     def respond(self, request: HttpRequest, verb: AdminVerb, obj: Any, outcome: Any) -> HttpResponse:
         """What follows a verb: a message, on the page of ours whose button it was (`next`), or on the object's."""
         self.report(request, verb, [outcome])
-        asked = request.POST.get("next", "")
-        if url_has_allowed_host_and_scheme(asked, None):
+        if asked := came_from(request):
             return HttpResponseRedirect(asked)
         is_gone = not self.model._default_manager.filter(pk=obj.pk).exists()
-        return HttpResponseRedirect(self.own_url("changelist") if is_gone else self.own_url("change", quote(obj.pk)))
+        page = ("changelist",) if is_gone else ("change", quote(obj.pk))
+        return HttpResponseRedirect(self.kept_url(request, *page))
 
     def _ask(
         self, request: HttpRequest, verb: AdminVerb, sample: list[Any], fields: dict[str, list[str]], url: str

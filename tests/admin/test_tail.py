@@ -128,6 +128,8 @@ def test_nonsense_is_told_and_finds_nothing(admin_client: Client) -> None:
     page = tail(admin_client, job_id=EVIL, rows="7", order="\0", types="\0\0")
     assert "is not the id of a job" in page.content.decode()
     assert page.context["events"] == []
+    assert "data-ojs-tail" not in page.content.decode(), "else the script asks, is refused and says that it is offline"
+    assert "data-ojs-tail" in tail(admin_client).content.decode()
     address = reverse("admin:django_ojs_event_tail_more")
     assert admin_client.get(address, {"job_id": "x"}).status_code == 400
     answer = admin_client.get(address, {"after": "evt_nonsense"})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.test import Client
+from django.utils.http import urlencode
 
 from django_ojs import keys
 from django_ojs.admin import operate
@@ -429,3 +431,16 @@ def test_revoking_keys(admin_client: Client) -> None:
     assert "was revoked before" in said(press(admin_client, "apikey", key, "revoke_keys"))[0]
     assert LogEntry.objects.get().change_message == "Revoked."
     assert admin_client.get(url("apikey", "change", key.pk)).context["buttons"] == []
+
+
+def test_a_verb_on_the_page_of_an_object_keeps_the_filters_of_the_list_that_led_there(admin_client: Client) -> None:
+    (job,) = dead()
+    kept = {"_changelist_filters": "state=dead_letter&p=1"}
+    page = url("job", "change", job.pk)
+    body = unescape(admin_client.get(page, kept).content.decode())
+    again = f"?{urlencode(kept)}"
+    assert f'action="{url("job", "verb", job.pk, "retry_dead_letters")}{again}"' in body
+    assert '<input type="hidden" name="_changelist_filters" value="state=dead_letter&p=1">' in body, "a GET has its own"
+    delete = url("job", "verb", job.pk, "delete_dead_letters")
+    assert f'href="{page}{again}"' in unescape(admin_client.get(delete, kept).content.decode())
+    assert admin_client.post(f"{delete}{again}", {"sure": "yes"})["Location"] == f"{url('job')}?state=dead_letter&p=1"

@@ -23,10 +23,11 @@ from django_ojs import JobContext, job
 from django_ojs.admin import live
 from django_ojs.cron import schedules
 from django_ojs.events import ids
-from django_ojs.jobs import approvalmail, approvals
+from django_ojs.jobs import approvalmail, approvals, joblog
 from django_ojs.jobs.approvals import Decider
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
+from django_ojs.jobs.joblog import SentLine
 from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.retry import retry
 from django_ojs.models import Approval, AuditEntry, Job, Queue
@@ -241,6 +242,49 @@ def test_a_button_acts_after_a_login_in_another_tab(browse: Any, admin_user: Any
     tab.wait_for_url("**/admin/")
     page.get_by_role("button", name="Pause mail").click()
     expect(page.locator("[data-ojs-said]")).to_contain_text("1 queue paused.")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("path", ["job/overview", "event/tail", "job/%s/change"])
+def test_a_page_says_when_its_reader_may_see_it_no_more_and_goes_on_when_they_may(
+    browse: Any, server: Any, operator: Callable[..., Client], path: str
+) -> None:
+    """Whether the right is gone or the session has ended: it asks nothing more until the reader comes back to it."""
+    browse.expected += ["403", *_REFUSED_SOCKET]
+    (job,) = claimed()
+    joblog.append(job.pk, [SentLine("first")])
+    client = operator("view_job", "view_event")
+    user = get_user_model().objects.get(pk=client.session["_auth_user_id"])
+    rights = list(user.user_permissions.all())
+    page = browse(f"{ADMIN}/{path.replace('%s', str(job.pk))}/", client, stays=False)
+    page.clock.install()
+    page.reload()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("websocket", lambda socket: asked.append(socket.url))
+    signs = page.locator("[data-ojs-status], [data-ojs-follow], [data-ojs-logs-state]").all()
+    assert len(signs) == 1 + ("%s" in path)  # the lines that a job logs have one of their own
+    for ended in ("right", "session"):
+        for sign in signs:
+            expect(sign).to_contain_text("Live")
+        if ended == "right":
+            user.user_permissions.clear()
+        else:
+            client.logout()
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        page.clock.fast_forward("00:30")
+        for sign in signs:
+            expect(sign).to_contain_text("You are logged out, or may not see this any more")
+        asked.clear()
+        page.clock.fast_forward("03:00:00")
+        assert asked == []
+        user.user_permissions.set(rights)
+        client.force_login(user)
+        cookie = client.cookies[site.SESSION_COOKIE_NAME]
+        page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": server.url}])
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    for sign in signs:
+        expect(sign).to_contain_text("Live")
 
 
 @pytest.mark.wide
@@ -478,6 +522,37 @@ def test_a_double_click_is_one_act(browse: Any) -> None:
         page.mouse.up(click_count=count)
     expect(page.get_by_text("1 schedule run.")).to_be_visible()
     assert len(posts) == 1
+
+
+@pytest.mark.wide
+def test_a_button_pressed_again_while_the_server_takes_its_time_is_one_act(browse: Any) -> None:
+    """As is a key that is held down, on a page that stays, too, where the next button stands in the same place."""
+    schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.make", "args": []})
+    page = browse(f"{ADMIN}/cronschedule/nightly/change/", stays=False)
+    posts: list[Any] = []
+
+    def hold(route: Any) -> None:
+        posts.append(route)  # it is answered when the test says so
+
+    page.route("**/do/run_schedules/", hold)
+    button = page.get_by_role("button", name="Run now")
+    place = button.bounding_box()
+    button.focus()
+    for _ in range(3):
+        page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    page.mouse.click(place["x"] + 5, place["y"] + 5)
+    assert len(posts) == 1
+    posts[0].continue_()
+    expect(page.get_by_text("1 schedule run.")).to_be_visible()
+    assert Job.objects.count() == 1
+    overview = browse(OVERVIEW)
+    overview.on("request", lambda request: posts.append(request.url) if request.method == "POST" else None)
+    overview.get_by_role("button", name="Pause default").focus()
+    for _ in range(3):
+        overview.keyboard.down("Enter")
+        expect(overview.get_by_role("button", name="Resume default")).to_be_visible()
+    assert len(posts) == 2
 
 
 @pytest.mark.wide

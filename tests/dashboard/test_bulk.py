@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import escape, unescape
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from django_ojs import clock, jsontext
 from django_ojs.admin import deadletters
 from django_ojs.jobs import bulk
 from django_ojs.jobs.selection import dead_letters
-from django_ojs.models import AuditEntry, BulkAction, Job, Lease
+from django_ojs.models import AuditEntry, BulkAction, ErrorNote, Job, Lease
 from django_ojs.statistics import summary
 from django_ojs.statistics.summary import Shared
 from tests.admin.conftest import dead, pushed, said, url
@@ -121,6 +122,39 @@ def test_a_queue_that_cannot_be_changes_nothing(admin_client: Client) -> None:
     dead(1)
     assert "The queue" in said(confirmed(admin_client, RETRY_ALL, to_queue="No Queue!"))[0]
     assert Job.objects.get().state == "discarded"
+
+
+@pytest.mark.parametrize("name", ["retry_dead_letters", "delete_dead_letters"])
+@pytest.mark.parametrize("mistaken", [{}, {"per_minute": "x"}])
+def test_who_acts_on_a_group_comes_back_to_the_page_as_it_was(
+    admin_client: Client, name: str, mistaken: dict[str, str]
+) -> None:
+    dead(2)
+    dead(type="report.daily")
+    here = f"{LETTERS}?type=mail.*&queue=claims"
+    for page in (here, here.replace("dead-letters/", "dead-letters/live/")):
+        body = admin_client.get(page).content.decode()
+        links = [unescape(link) for link in re.findall(rf'href="([^"]*{name}/[^"]*)"', body)]
+        assert len(links) == 2, "of the group, and of all that fit"
+        for link in links:
+            assert f'href="{escape(here)}"' in admin_client.get(link).content.decode().replace("%2A", "*")
+    response = confirmed(admin_client, links[0], to_queue="slow", **mistaken)
+    if mistaken:
+        assert response.redirect_chain == []
+        assert said(response) == ["In a minute at most: must be an integer from 1 to 100000."]
+        assert 'name="to_queue" value="slow"' in response.content.decode() or name == "delete_dead_letters"
+        response = confirmed(admin_client, links[0])
+    assert [to.replace("%2A", "*") for to, _ in response.redirect_chain] == [here]
+    assert Job.objects.dead_letters().count() == 1
+
+
+def test_a_note_leads_back_to_the_page_as_it_was(admin_client: Client) -> None:
+    dead()
+    here = f"{LETTERS}?type=mail.send"
+    (link,) = re.findall(r'href="([^"]*dead-letters/group/[^"]*)"', admin_client.get(here).content.decode())
+    assert f'href="{here}"' in admin_client.get(unescape(link)).content.decode()
+    assert admin_client.post(unescape(link), {"note": "known"})["Location"] == here
+    assert ErrorNote.objects.get().note == "known"
 
 
 def test_a_bulk_action_is_stopped_with_a_button(admin_client: Client, soon_many: None) -> None:

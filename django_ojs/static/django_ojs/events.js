@@ -9,6 +9,7 @@ const PATIENCE = 10000;
 const RETRY = [5000, 15000, 60000];
 const KNOWN = 2000;
 const CHARACTERS = 4000;
+const REFUSED = [401, 403]; // as is what leads elsewhere, to the login: until the reader comes back to the page
 const ZEROS = "00000000-0000-0000-0000-000000000000";
 
 const box = document.querySelector("[data-ojs-tail]");
@@ -32,7 +33,7 @@ let asking = false;
 
 function show(next = state) {
   state = next;
-  const word = paused && state !== "lost" ? (waiting.length ? "waiting" : "paused") : state;
+  const word = paused && state !== "lost" && state !== "refused" ? (waiting.length ? "waiting" : "paused") : state;
   const text = word === "waiting" ? `${status.dataset.waiting} ${waiting.length}` : status.dataset[word];
   status.dataset.state = word === "asking" ? "live" : word;
   if (status.textContent !== text) status.textContent = text;
@@ -145,14 +146,17 @@ async function ask() {
   try {
     const address = new URL(box.dataset.more, location.href);
     address.searchParams.set("after", cursor);
-    const answer = await fetch(address, { signal: impatience.signal, cache: "no-store" });
-    if (!answer.ok || answer.redirected) throw new Error(`answered ${answer.status}`);
+    const answer = await fetch(address, { signal: impatience.signal, cache: "no-store", redirect: "manual" });
+    if (answer.type === "opaqueredirect" || REFUSED.includes(answer.status)) return refuse();
+    if (!answer.ok) throw new Error(`answered ${answer.status}`);
     const found = await answer.json();
     take(found.events, Boolean(found.gap));
     if (found.cursor) cursor = found.cursor;
     losses = 0;
     if (found.has_more) next = 0;
+    const comesBack = state === "refused";
     if (state !== "live") show("asking");
+    if (comesBack) connect();
   } catch {
     losses += 1;
     next = Math.min(EVERY * 2 ** Math.min(losses, 3), SLOWEST);
@@ -160,14 +164,21 @@ async function ask() {
   } finally {
     clearTimeout(limit);
     asking = false;
-    if (state !== "live") timer = setTimeout(ask, next);
+    if (state !== "live" && state !== "refused") timer = setTimeout(ask, next);
   }
+}
+
+function refuse() {
+  const old = socket;
+  socket = null;
+  show("refused");
+  old?.close();
 }
 
 // The WebSocket
 
 function connect() {
-  if (!box.dataset.socket) return;
+  if (!box.dataset.socket || socket || state === "refused") return;
   const address = new URL(box.dataset.socket, location.href);
   address.protocol = address.protocol.replace("http", "ws");
   try {

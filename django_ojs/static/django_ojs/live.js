@@ -14,6 +14,7 @@ const RETRY = 1000; // to the first try to connect again; then twice as long eac
 const RETRY_SLOWEST = 60000;
 const TRIES = 4; // at a WebSocket that was never there
 const ENDED = [4401, 4403]; // closed because the rights of this user ended: it would be refused again
+const REFUSED = [401, 403]; // as is what leads elsewhere: to the login, also to that of another host
 
 const live = document.querySelector("[data-ojs-live]");
 const status = document.querySelector("[data-ojs-status]");
@@ -24,6 +25,7 @@ let due = Infinity; // when the next question is put
 let losses = 0; // questions in a row without an answer
 let wasLost = false;
 let gone = false;
+let refused = false; // until the reader comes back to the page, maybe from a new login
 let asking = null;
 let asked = -Infinity; // when the last question was put
 let unsettled = -Infinity; // until then an answer may be older than the last event
@@ -34,7 +36,7 @@ const setting = (name) => Number(live.dataset[name] || 0);
 
 function show(state) {
   if (!status || status.dataset.state === state) return;
-  if (state === "lost") wasLost = true;
+  if (state === "lost" || state === "refused") wasLost = true;
   status.dataset.state = state;
   const isBack = wasLost && (state === "live" || state === "polling");
   const text = status.dataset[isBack ? "again" : state];
@@ -105,13 +107,15 @@ async function ask() {
   asked = performance.now();
   const impatience = setTimeout(() => mine.abort(), PATIENCE);
   try {
-    const answer = await fetch(live.dataset.ojsLive, { signal: mine.signal, cache: "no-store" });
+    const answer = await fetch(live.dataset.ojsLive, { signal: mine.signal, cache: "no-store", redirect: "manual" });
     if (answer.status === 404 || answer.status === 410) return end();
-    if (!answer.ok || answer.redirected) throw new Error(`answered ${answer.status}`);
+    if (answer.type === "opaqueredirect" || REFUSED.includes(answer.status)) return refuse();
+    if (!answer.ok) throw new Error(`answered ${answer.status}`);
     const html = await answer.text();
     if (mine !== asking) return;
     replace(html);
     losses = 0;
+    if (refused) refused = stream.isOver = false;
     showLive();
     stream.connect();
   } catch {
@@ -134,7 +138,7 @@ function plan() {
   if (losses) pause = Math.min(pause * 2 ** Math.min(losses - 1, 4), SLOWEST);
   else if (unsettled > now) pause = Math.max(unsettled - now, asked + gap() - now, 0);
   else if (stream.isOpen) pause = setting("ojsFollowing");
-  schedule(now + pause);
+  schedule(refused && !losses ? Infinity : now + pause);
 }
 
 function schedule(instant) {
@@ -154,6 +158,14 @@ function changed() {
   if (asking || losses) return; // `plan` sees to it, when there is an answer
   const soon = Math.max(now + DEBOUNCE, asked + gap());
   if (soon < due) schedule(soon);
+}
+
+function refuse() {
+  refused = true;
+  losses = 0;
+  stream.isOver = true;
+  stream.leave();
+  show("refused");
 }
 
 function end() {

@@ -8,6 +8,7 @@ const SLOWEST = 15000;
 const PATIENCE = 10000;
 const DEBOUNCE = 300;
 const MOST = 5000; // rows of a page
+const REFUSED = [401, 403]; // as is what leads elsewhere, to the login: until the reader comes back to the page
 
 const box = document.querySelector("[data-ojs-logs]");
 const find = (selector) => box?.querySelector(selector);
@@ -91,13 +92,15 @@ async function ask() {
   const mine = (asking = new AbortController());
   const impatience = setTimeout(() => mine.abort(), PATIENCE);
   let more = false;
+  let refused = false;
   try {
     const query = asked();
     if (cursor) query.set("after", cursor);
-    const answer = await fetch(`${box.dataset.ojsLogs}?${query}`, { signal: mine.signal, cache: "no-store" });
-    if (answer.status === 404 || answer.status === 403) goesOn = false;
-    else if (!answer.ok || answer.redirected) throw new Error(`answered ${answer.status}`);
-    else {
+    const answer = await fetch(`${box.dataset.ojsLogs}?${query}`, { signal: mine.signal, cache: "no-store", redirect: "manual" });
+    refused = answer.type === "opaqueredirect" || REFUSED.includes(answer.status);
+    if (answer.status === 404) goesOn = false;
+    else if (!answer.ok && !refused) throw new Error(`answered ${answer.status}`);
+    else if (!refused) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("tbody");
       if (mine !== asking) return;
       cursor = page.dataset.cursor || cursor;
@@ -107,7 +110,7 @@ async function ask() {
       none.hidden = body.rows.length > 0;
     }
     losses = 0;
-    show(goesOn ? "live" : "");
+    show(refused ? "refused" : goesOn ? "live" : "");
   } catch {
     if (mine !== asking) return;
     losses += 1;
@@ -116,7 +119,7 @@ async function ask() {
     clearTimeout(impatience);
     if (mine === asking) {
       asking = null;
-      if (more || goesOn || losses) timer = setTimeout(ask, more ? 0 : Math.min(EVERY * 2 ** losses, SLOWEST));
+      if (!refused && (more || goesOn || losses)) timer = setTimeout(ask, more ? 0 : Math.min(EVERY * 2 ** losses, SLOWEST));
     }
   }
 }
