@@ -215,7 +215,7 @@ _ERROR_FIELDS: dict[str, FieldKind | tuple[FieldKind, str]] = {
     "details": OBJECT,
 }
 ERROR = MessageShape("JobError", _ERROR_FIELDS, answer=True, beside=_write_code)  #: as the server has it
-REPORT = MessageShape("JobError", _ERROR_FIELDS)  #: as a worker sends it
+REPORT = MessageShape("JobError", _ERROR_FIELDS, filled=lambda: {"message": ""})  #: as a worker sends it
 
 
 # Jobs as the server has them

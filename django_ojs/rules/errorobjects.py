@@ -46,7 +46,8 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
 
     What is too long is cut, and says so: a job must not end up with more than a database takes.
 
-    Raises InvalidRequest where `error` is not an object, has no message or a mistyped member.
+    An empty message, which an exception without a text has, gives way to the type. Raises InvalidRequest where `error`
+    is not an object, has no message or a mistyped member.
     """
     for found in faults(error):
         raise found
@@ -54,11 +55,11 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
     given = {key: value for key, value in error.items() if value is not None}
     details, code = given.get("details"), given.get("code")
     error_class = details.get("error_class") if details else None
-    named = given.get("type") or (error_class if isinstance(error_class, str) else "") or code
+    named = given.get("type") or (error_class if isinstance(error_class, str) else "") or code or "handler_error"
     stored: dict[str, Any] = {
-        "type": cut(named or "handler_error", MAX_NAME),
+        "type": cut(named, MAX_NAME),
         "code": cut(code or "handler_error", MAX_NAME),
-        "message": cut(given["message"], MAX_MESSAGE),
+        "message": cut(given["message"] or named, MAX_MESSAGE),
         "retryable": given.get("retryable", True),
     }
     frames = given.get("backtrace")
@@ -73,7 +74,7 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
 
 def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterator[InvalidRequest]:
     """Everything that is wrong with an error object (core 8.1) as a worker reports it; with `shown`, as an envelope has
-    it: then `type` must be there."""
+    it: then `type` must be there, and `message` not be empty."""
     if not isinstance(error, dict):
         yield fault(path, "must be an object with at least a message", error)
         return
@@ -85,8 +86,8 @@ def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterat
         if (value is not None or (shown and name == "type")) and not isinstance(value, kind):
             yield fault(f"{path}.{name}", f"must be {label}", value)
     message = error.get("message")
-    if not (isinstance(message, str) and message):
-        yield fault(f"{path}.message", "must be a string that says what failed, and not empty", message)
+    if not isinstance(message, str) or (shown and not message):
+        yield fault(f"{path}.message", "must be a string that says what failed", message)
     frames = error.get("backtrace")
     if frames is not None and not (isinstance(frames, list) and all(isinstance(frame, str) for frame in frames)):
         yield fault(f"{path}.backtrace", "must be an array of strings, one for each frame", frames)

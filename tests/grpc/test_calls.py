@@ -127,6 +127,8 @@ def test_a_failure_is_retried_or_handed_back(served: Served) -> None:
     fetch(served)
     refused = served.refused("Nack", {"job_id": other["id"]})
     assert (refused.code.name, refused.reason) == ("INVALID_ARGUMENT", "invalid_request")
+    assert served.call("Nack", {"job_id": other["id"], "error": {"code": "Bare"}})["state"] == "retryable"
+    assert served.call("GetJob", {"job_id": other["id"]})["job"]["errors"][0]["message"] == "Bare"
 
 
 def test_only_the_holder_may_answer(served: Served) -> None:

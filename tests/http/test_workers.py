@@ -182,6 +182,14 @@ def test_a_failure_that_is_retried_says_when(api: Api) -> None:
     assert not {"discarded_at", "completed_at"} & body.keys()
 
 
+def test_an_exception_without_a_text_is_a_failure(api: Api) -> None:
+    job = api.push()
+    api.fetch()
+    error = {"code": "handler_error", "message": "", "details": {"traceback": "ValueError"}}
+    body = api.post("/workers/nack", {"job_id": job["id"], "error": error}).json()
+    assert (body["state"], body["job"]["error"]["message"]) == ("retryable", "handler_error")
+
+
 def test_a_failure_for_good_says_so(api: Api) -> None:
     job = api.push(retry={"max_attempts": 1})
     api.fetch()

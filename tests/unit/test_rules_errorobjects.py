@@ -75,6 +75,19 @@ def test_backtraces_are_lists_within_limits(given: dict[str, Any], frames: list[
 
 
 @pytest.mark.parametrize(
+    "given, message",
+    [
+        ({}, "handler_error"),
+        ({"code": "C"}, "C"),
+        ({"code": "C", "details": {"error_class": "app.Bad"}}, "app.Bad"),
+        ({"code": "C", "type": "Bad"}, "Bad"),
+    ],
+)
+def test_an_exception_without_a_text_is_told_by_its_type(given: dict[str, Any], message: str) -> None:
+    assert normalise({"message": "", **given}, 1, AT)["message"] == message
+
+
+@pytest.mark.parametrize(
     "error, field",
     [
         (None, "error"),
@@ -84,7 +97,6 @@ def test_backtraces_are_lists_within_limits(given: dict[str, Any], frames: list[
         ({}, "error.message"),
         ({"message": None}, "error.message"),
         ({"message": 5}, "error.message"),
-        ({"message": ""}, "error.message"),
         ({"message": "m", "retryable": "no"}, "error.retryable"),
         ({"message": "m", "retryable": 0}, "error.retryable"),
         ({"message": "m", "type": 5}, "error.type"),

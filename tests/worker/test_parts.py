@@ -112,7 +112,7 @@ def test_one_poisonous_report_does_not_take_its_batch_with_it(
     claimed: Any, writer: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = claimed(2)
-    writer.write([(bad, Failed({"message": ""})), (good, Failed({"message": "fine"}))])
+    writer.write([(bad, Failed({"code": "no message"})), (good, Failed({"message": "fine"}))])
     states = {run.id: Job.objects.get(pk=run.id).state for run in (good, bad)}
     assert states == {good.id: "retryable", bad.id: "retryable"}, "what is left of it is written"
     assert f"The outcome of job {bad.id} could not be written" in caplog.text
