@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import router
@@ -426,7 +426,7 @@ class QueueRequestSerializer(BodySerializer):
     config = ObjectField()
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        return {"name": fields.queue_name(data.get("name"), "name"), "config": _config(data)}
+        return {"name": fields.queue_name(data.get("name"), "name"), "config": _config(data, queueconfig.KEYS)}
 
 
 class QueueDeletionSerializer(BodySerializer):
@@ -608,8 +608,7 @@ class QueueViewSet(OJSViewSet):
         """Lay a partial configuration over that of a queue."""
         body = self.payload()
         check_whole_queue(request, check_name(name))
-        change = _config(body) if "config" in body else body
-        return Response(self._configured(name, configure(name, change, by=principal(request))))
+        return Response(self._configured(name, configure(name, _config(body, body), by=principal(request))))
 
     @operation(detail=True, methods=["get"], url_path="rate-limit", doors="operator", answer=AdminQueueConfigSerializer)
     def rate_limit(self, request: Request, name: str) -> Response:
@@ -730,8 +729,10 @@ class QueueViewSet(OJSViewSet):
         return shown
 
 
-def _config(body: dict[str, Any]) -> dict[str, Any]:
-    """The `config` of a body. Beside it a member of a configuration would be passed over."""
+def _config(body: dict[str, Any], flat: Iterable[str]) -> dict[str, Any]:
+    """The configuration in a body: its `config`, or these members of the body itself. It is not in both."""
+    if "config" not in body:
+        return {name: body[name] for name in flat if name in body}
     if beside := sorted(body.keys() & {*queueconfig.KEYS}):
         raise fault(beside[0], "belongs into config")
     return fields.member(body, "config") or {}

@@ -418,14 +418,15 @@ class TestHTTP:
 
     def test_nothing_of_a_configuration_is_passed_over_beside_it(self) -> None:
         for answer in (
-            call("POST", "/queues", {"name": "q", "concurrency": 2}),
+            call("POST", "/queues", {"name": "q", "config": {"concurrency": 2}, "max_size": 3}),
             call("PUT", "/queues/q/config", {"config": {"concurrency": 2}, "max_size": 3}),
         ):
             assert answer.status_code == 400
             assert answer.json()["error"]["message"].endswith("belongs into config.")
         assert not Queue.objects.filter(name="q").exists()
-        call("POST", "/queues", {"name": "q", "config": {"concurrency": 2}})
+        assert call("POST", "/queues", {"name": "q", "concurrency": 2}).status_code == 201
         shown = call("GET", "/queues/q/config").json()
+        assert shown["config"] == {"concurrency": 2}
         shown["config"]["concurrency"] = 3
         changed = call("PUT", "/queues/q/config", shown)  # as clients do: what was read, with a change
         assert changed.json()["config"] == {"concurrency": 3}
