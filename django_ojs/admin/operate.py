@@ -176,7 +176,7 @@ class OperatingAdmin(ViewAdmin):
 
     def kept_url(self, request: HttpRequest, page: str, *args: Any) -> str:
         """As `own_url`, with the filters of the list that led to this page, as Django's own forms keep them."""
-        context = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        context: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         return str(add_preserved_filters(context, self.own_url(page, *args)))
 
     def page_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
