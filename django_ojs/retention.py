@@ -74,7 +74,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "logs": joblog.prune(now, event_batch or batch, using),
         "events": _prune_events(now, event_batch or batch, using),
         "histories": jobhistory.trim(using),
-        "idempotency_keys": _prune_keys(now, using),
+        "idempotency_keys": _prune_keys(now, batch, using),
         "workers": _prune_workers(now, using),
         "leases": _prune_leases(now, batch, using),
         "cron_runs": runs.prune(batch, using),
@@ -368,9 +368,10 @@ def _forget_commits(txids: set[int], using: str) -> None:
         EventCommit.objects.using(using).filter(txid__in=txids.difference(kept)).delete()
 
 
-def _prune_keys(now: dt.datetime, using: str) -> int:
+def _prune_keys(now: dt.datetime, batch: int, using: str) -> int:
     edge = now - dt.timedelta(seconds=ojs_settings.IDEMPOTENCY_TTL)
-    return IdempotencyKey.objects.using(using).filter(created_at__lt=edge).delete()[0]
+    old = IdempotencyKey.objects.using(using).filter(created_at__lt=edge)
+    return old.filter(pk__in=list(old.values_list("pk", flat=True)[:batch])).delete()[0]
 
 
 #: How long a worker that never beats is remembered after its latest FETCH: nothing else tells when it has gone. And for

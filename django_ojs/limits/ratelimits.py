@@ -231,7 +231,8 @@ def is_shared(key: str, limits: Limits, using: str) -> bool:
 def prune(now: dt.datetime, batch: int, using: str) -> int:
     """Forget starts that no window reaches any more, overrides that ended, and keys without jobs that hold nothing
     back; of those of queues the ones whose queue is gone."""
-    RateStart.objects.using(using).filter(expires_at__lte=now).delete()
+    over = RateStart.objects.using(using).filter(expires_at__lte=now)
+    starts = over.filter(pk__in=list(over.values_list("pk", flat=True)[:batch])).delete()[0]
     ended = RateLimit.objects.using(using).filter(override_expires_at__lte=now)
     for key in list(ended.values_list("pk", flat=True)):
         with atomic(using=using):  # by the same condition: an operator may have set another one since
@@ -248,7 +249,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
         idle = idle.alias(job=first).filter(job=None)
         locked = idle.select_for_update(skip_locked=store_of(using).skip_locked)
         keys = list(locked.values_list("pk", flat=True)[:batch])
-        return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
+        return starts + RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
 
 
 def _of_queue(key: str, using: str) -> RateLimit | None:

@@ -306,6 +306,7 @@ def test_the_admin_lists_them(site: FrozenClock, admin_client: Client) -> None:
     ("queue-dead-letters", "mail", {}, "job/dead-letters/?queue=mail"),
     ("wait-long", "a b&c", {}, "queue/a b&c/change/"), ("worker-silent", "w-1", {}, "worker/w-1/change/"),
     ("scheduler-missing", "", {}, "job/doctor/"), ("maintenance-on", "", {}, "job/maintenance/"),
+    ("outbox-aside", "", {}, "outboxentry/?aside__exact=1"),
 ])  # fmt: skip
 def test_each_kind_leads_to_where_one_looks(
     rf: RequestFactory, admin_user: Any, kind: str, about: str, figures: Any, page: str

@@ -14,7 +14,7 @@ from django_ojs import clock, enqueue
 from django_ojs.database import atomic
 from django_ojs.events import log
 from django_ojs.jobs.fetch import Fetch, fetch
-from django_ojs.models import IdempotencyKey, Job, Worker
+from django_ojs.models import IdempotencyKey, Job, RateStart, Worker
 from django_ojs.queues import configuration
 from django_ojs.registry import registry
 from django_ojs.scheduler.scheduler import ApplyDue, OrderEvents, Prune, Rescue, Unserved
@@ -103,6 +103,23 @@ def test_pruning_goes_on_while_batches_are_full(frozen_clock: Any, monkeypatch: 
     while prune.run_once(USING) == Prune.PAUSE:
         pass
     assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize("make", [
+    lambda number, now: IdempotencyKey(digest=f"d{number}", request="r", created_at=now),
+    lambda number, now: RateStart(key="k", at=now, count=1, expires_at=now),
+])  # fmt: skip
+def test_no_pass_deletes_more_than_a_batch_of_what_requests_and_claims_leave(
+    make: Any, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a day without a scheduler there may be millions of them."""
+    monkeypatch.setattr(Prune, "BATCH", 2)
+    rows = [make(number, clock.now()) for number in range(3)]
+    kind = type(rows[0]).objects
+    kind.bulk_create(rows)
+    frozen_clock.advance(days=8)
+    assert (Prune().run_once(USING), kind.count()) == (Prune.PAUSE, 1)
+    assert (Prune().run_once(USING), kind.count()) == (Prune.EVERY, 0)
 
 
 def test_types_that_nobody_serves_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
