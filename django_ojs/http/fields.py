@@ -138,5 +138,5 @@ def texts(body: dict[str, Any], field: str, *, maximum: int = 1000) -> list[str]
 
 def only(body: dict[str, Any], *names: str) -> dict[str, Any]:
     """The body of an operator's call; refused if it has other members than these."""
-    faults.only(body, names)
+    faults.known_only(body, names)
     return body

@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from django_ojs import clock, spellings
 from django_ojs.access import Limits
 from django_ojs.errors import PermissionDenied
-from django_ojs.http import permissions
+from django_ojs.http import fields, permissions
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import SamePagination, SortKey, parse_name
@@ -88,10 +88,10 @@ class RateLimitSerializer(AnswerSerializer):
 
 
 class RateLimitOverrideSerializer(BodySerializer):
-    """What stands in for a limit for a while; `limits.ratelimits.override` reads it."""
+    """What stands in for a limit for a while; `limits.ratelimits.override` reads it. A misspelt end would be none."""
 
     def to_internal_value(self, data: Any) -> Any:
-        return data
+        return fields.only(data, *sorted(spellings.RATE_LIMIT_MEMBERS), "expires_at", "blocked_until")
 
 
 class RateLimitViewSet(OJSViewSet):

@@ -316,10 +316,14 @@ class GoodbyeSerializer(AnswerSerializer):
 
 
 class DirectiveSerializer(BodySerializer):
+    """An order to all workers. Other members might name some of them."""
+
+    closed = True
+
     directive = serializers.ChoiceField(choices=sorted(DIRECTIVES))
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        value = data.get("directive")
+        value = fields.only(data, *self.fields).get("directive")
         if not isinstance(value, str) or value not in DIRECTIVES:
             raise fault("directive", "must be quiet, resume, terminate or restart", value)
         return {"directive": value}

@@ -19,7 +19,7 @@ from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition
 from django_ojs.realtime.hub import SharedEvent
 from django_ojs.rules import names
-from django_ojs.rules.faults import only, shorten
+from django_ojs.rules.faults import known_only, shorten
 from django_ojs.rules.ids import new_id, parse_id
 from django_ojs.spellings import FILTER, MESSAGE
 
@@ -163,7 +163,7 @@ def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
     elif channel != ALL:
         raise InvalidRequest(f"There is no channel {shorten(channel)!r}.", hint=_CHANNELS)
     narrower = _object(message, "filter")
-    only(narrower, ("event_types",), "filter")
+    known_only(narrower, ("event_types",), "filter")
     given = message if message.get("event_types") is not None else narrower
     types = _texts(given, "event_types")
     shown: dict[str, Any] = {"filter": narrower}
@@ -185,7 +185,7 @@ def _proposal(message: dict[str, Any]) -> Subscribe:
 
 
 def _filter(given: dict[str, Any], path: str) -> Filter:
-    only(given, (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids"), path)
+    known_only(given, (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids"), path)
     types = _texts(given, FILTER.name_in(given, "event_types"))
     dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
     dimensions["job_ids"] = tuple(_uuid("job_ids", value) for value in dimensions["job_ids"])

@@ -18,7 +18,7 @@ from django_ojs.errors import InvalidRequest
 from django_ojs.messages import phrase
 from django_ojs.rules import names
 from django_ojs.rules.durations import parse_length_ms
-from django_ojs.rules.faults import checked, fault, flag, integer, only, share
+from django_ojs.rules.faults import checked, fault, flag, integer, known_only, share
 
 MAX_JOBS = 1_000_000_000
 MAX_PATTERNS, MAX_RECIPIENTS = 1000, 50
@@ -101,7 +101,7 @@ def parse(given: object) -> AlertRules:
 def _object(value: object, path: str, known: Mapping[str, Any] | tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise fault(path, phrase("must be an object"), value)
-    only(value, known, path)
+    known_only(value, known, path)
     return value
 
 

@@ -91,7 +91,7 @@ def shorten(value: Any) -> Any:
     return text if len(text) <= _MAX_RECEIVED else f"{text[:_MAX_RECEIVED]}…"
 
 
-def only(given: Iterable[str], known: Collection[str], path: str = "") -> None:
+def known_only(given: Iterable[str], known: Collection[str], path: str = "") -> None:
     """Refuse members, of the object at `path`, that are not known: passed over, one might have meant more, or less."""
     if unknown := sorted(name for name in map(str, given) if name not in known):
         place = f"{path}.{unknown[0]}" if path else unknown[0]

@@ -16,7 +16,7 @@ from typing import Any
 from django_ojs.errors import InvalidRequest
 from django_ojs.messages import phrase
 from django_ojs.rules import durations, names
-from django_ojs.rules.faults import checked, fault, flag, integer, only, queue_name
+from django_ojs.rules.faults import checked, fault, flag, integer, known_only, queue_name
 
 MAX_DELAY_MS = 365 * 86_400_000
 MAX_REPLAYS = 1000
@@ -96,7 +96,7 @@ def parse(given: object, *, source: str = "api") -> Rule:
     """The rule that a document describes. Raises `InvalidRequest` that names the member."""
     if not isinstance(given, Mapping):
         raise fault("rule", phrase("must be an object"), given)
-    only((name for name in given if name not in _ECHOED), _MEMBERS)
+    known_only((name for name in given if name not in _ECHOED), _MEMBERS)
     values: dict[str, Any] = {"name": queue_name(given.get("name"), "name"), "filter": _filter(given.get("filter"))}
     for member, (attribute, read) in _READERS.items():
         if given.get(member) is not None:
@@ -148,7 +148,7 @@ _FILTER_READERS: dict[str, Callable[[Any, str], str]] = {
 def _filter(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise fault("filter", phrase("must be an object"), value)
-    only(value, FILTERS, "filter")
+    known_only(value, FILTERS, "filter")
     found = {name: _FILTER_READERS[name](one, f"filter.{name}") for name, one in value.items() if one is not None}
     if not found:
         raise fault("filter", phrase("must name one of %(names)s at least", names=", ".join(FILTERS)))

@@ -30,7 +30,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules import names
-from django_ojs.rules.faults import fault, only
+from django_ojs.rules.faults import fault, known_only
 from django_ojs.store import store_of
 from django_ojs.webhooks import addresses
 from django_ojs.webhooks.addresses import AddressRefused
@@ -337,9 +337,10 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     given = flat.get(written)
     if given is not None and not isinstance(given, Mapping):
         raise fault(written, phrase("must be an object"), given)
-    only((name for name, value in (given or {}).items() if value is not None), _FILTER, written)
+    known_only((name for name, value in (given or {}).items() if value is not None), _FILTER, written)
     for name in _FILTER:
-        flat.pop(name, None)
+        if flat.pop(name, None) is not None:  # passed over, it would let out what it was to keep in
+            raise fault(name, "belongs into filter")
         if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
             flat[name] = (given or {}).get(name)
     return flat

@@ -158,6 +158,8 @@ def test_all_workers_can_be_told_at_once(api: Api) -> None:
     assert api.post("/admin/workers/directive", {"directive": "quiet"}).json()["workers"] == ["a", "b"]
     assert set(Worker.objects.values_list("directive", flat=True)) == {"quiet"}
     error_of(api.post("/admin/workers/directive", {"directive": "dance"}), 400, "invalid_request")
+    for one in ({"worker_id": "a"}, {"workers": ["a"]}, {"queue": "mail"}):  # and not an order to all
+        error_of(api.post("/admin/workers/directive", {"directive": "terminate", **one}), 400, "invalid_request")
 
 
 def test_only_a_dead_worker_can_be_deleted_and_its_jobs_come_back(api: Api, stale: str) -> None:

@@ -525,6 +525,7 @@ class TestHTTP:
         assert "override" not in self.call("GET", "/rate-limits/api").json()
         assert self.call("PUT", "/rate-limits/api", {"limit": -1, "period": "PT1S"}).status_code == 400
         assert self.call("PUT", "/rate-limits/!", {"concurrency": 1}).status_code == 400
+        assert self.call("PUT", "/rate-limits/api", {"concurrency": 1, "expires_in": "PT1H"}).status_code == 400
 
     def test_a_queues_limits_under_admin(self) -> None:
         put = self.call("PUT", "/admin/queues/q/rate-limit", {"concurrency": 2, "limit": 5, "period": "PT1M"})

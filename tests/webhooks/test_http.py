@@ -180,7 +180,7 @@ def test_custom_headers_are_hidden_and_come_back_unharmed(api: Api) -> None:
         ({"events": ["Job"]}, "events"), ({"events": ["job.*.x"]}, "events"), ({"events": [None]}, "events"),
         ({"events": ["a" * 65]}, "events"), ({"active": "yes"}, "active"), ({"secret": ""}, "secret"),
         ({"secret": "a\nb"}, "secret"), ({"secret": "a" * 513}, "secret"), ({"filter": []}, "filter"),
-        ({"filter": {"queue": ["mail"]}}, "filter.queue"),
+        ({"filter": {"queue": ["mail"]}}, "filter.queue"), ({"queues": ["mail"]}, "queues"),
         ({"filter": {"queues": "mail"}}, "filter.queues"), ({"filter": {"queues": ["No Queue"]}}, "filter.queues"),
         ({"filter": {"job_types": [5]}}, "filter.job_types"), ({"filter": {"job_types": ["*"]}}, "filter.job_types"),
         ({"metadata": []}, "metadata"), ({"metadata": {"a": "x" * 20_000}}, "metadata"),
