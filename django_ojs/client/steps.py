@@ -239,6 +239,7 @@ class StepLog:
         self.endings: list[BaseException] = []  #: all that steps have raised to end this run, in whatever branch of it
         self.running: set[asyncio.Future[None]] = set()  #: for each step that an asynchronous handler is doing
         self.is_over = False  #: the handler has ended
+        self.is_replayed = False  #: what undoes the job is known, and is called
         self._loaded = False
 
     def load(self) -> None:
@@ -325,6 +326,11 @@ class StepLog:
         """What the handler gets again of the job that is undone; it ends where there is nothing."""
         if name.startswith(UNDOING):
             return found
+        if self.is_replayed:  # what undoes has steps inside of its own, unless a thread does not know that
+            raise StepError(
+                f"The step {name!r} is done in a thread that does not know what it undoes: start that with "
+                "contextvars.copy_context().run."
+            )
         if found is not None and found.kind == Kind.CALL and not found.has_ended:
             raise _same_exception(found.error or {}, name)
         if found is None or not (found.has_ended or found.kind in (Kind.SLEEP, Kind.UNDO)):
@@ -678,6 +684,7 @@ class StepMethods:
                 f"The handler does not come to what it has said is to be undone ({', '.join(lost)}), so nothing is "
                 "undone: its code has changed, or does not do the same each time. Correct it and retry this job."
             )
+        log.is_replayed = True
         for entry in entries:
             self._ready()
             if entry.name in log.calls:

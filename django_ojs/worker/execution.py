@@ -740,7 +740,8 @@ def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     if it is what came out."""
     if run.ended_with is not None and isinstance(exc, asyncio.CancelledError):
         exc = run.ended_with
-    exc = may_fail("Reading an exception", _end_behind, run, exc) or exc
+    if (end := may_fail("Reading an exception", _end_behind, run, exc)) is not None:
+        exc = end
     if may_fail("Reading an exception", runs.is_boundary, exc):
         run.outcome = run.stopped_between_steps()
         return run.outcome

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -506,6 +507,27 @@ def test_what_undoes_may_do_steps_and_takes_none_of_the_handler_for_them(jobs: W
     handle = handler.enqueue()
     jobs.drain(with_scheduled=True)
     assert (compensation(handle).state, done) == ("completed", ["order", "no order"][not known :])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_of_what_undoes_that_does_not_know_so_is_told(jobs: WorkerJobs) -> None:
+    """It ran again and again, at once."""
+
+    @job("order.thread", durable=True, retry=ONCE)
+    def handler(context: JobContext) -> None:
+        def undo_here() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(context.step, "tell", undo, "told").result()
+
+        context.on_failure(undo_here)
+        context.step("ship", fails)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    found = compensation(handle)
+    assert (found.state, done) == ("discarded", [])
+    assert "contextvars.copy_context" in found.errors[-1]["message"]  # type: ignore[index]
 
 
 def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None:
