@@ -232,9 +232,9 @@ def long_memory(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
         monkeypatch.setattr(pages._asked, "_seconds", 3600.0)
 
 
-@pytest.fixture
-def described_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every event that the test writes has the members that its description, and so the reference, gives it."""
+@pytest.fixture(scope="session")
+def _deviations() -> Iterator[list[str]]:
+    """Where events that are written differ from the description of their type, of which the reference is made."""
     found: list[str] = []
     store = type(store_of(connection.alias))
     insert = store.insert_events
@@ -244,9 +244,23 @@ def described_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             found.extend(catalogue.deviations(record.type, jsontext.loads(record.data) if record.data else {}))
         insert(self, records)
 
-    monkeypatch.setattr(store, "insert_events", check)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "insert_events", check)
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _described_events(_deviations: list[str]) -> Iterator[None]:
+    _deviations.clear()
     yield
-    assert found == []
+    assert _deviations == []
+
+
+@pytest.fixture
+def made_up_events(_deviations: list[str]) -> Iterator[None]:
+    """The test writes events that nothing in the package would write."""
+    yield
+    _deviations.clear()
 
 
 def _our_loggers() -> list[logging.Logger]:

@@ -456,8 +456,8 @@ DESCRIBED: dict[str, Description] = {
         "A worker is gone, and what it did.",
         {"reason": "`shutdown`, `signal` or `error`", "jobs_completed": "integer", "uptime_ms": "integer"},
     ),
-    "queue.paused": Description("A queue delivers nothing any more.", {"paused_by?": "string"}),
-    "queue.resumed": Description("A queue delivers again.", {"resumed_by?": "string"}),
+    "queue.paused": Description("A queue delivers nothing any more.", {"paused_by?": "string", "reason?": "string"}),
+    "queue.resumed": Description("A queue delivers again.", {"resumed_by?": "string", "reason?": "string"}),
     "workflow.started": Description("The first job of a workflow has begun.", _FLOW),
     "workflow.step_completed": Description(
         "A member of a workflow is done.", {**_FLOW, **_STEP, "steps_remaining": "integer"}

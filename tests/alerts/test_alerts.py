@@ -31,7 +31,7 @@ from django_ojs.statistics import eventcounts
 from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

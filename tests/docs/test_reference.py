@@ -185,7 +185,7 @@ class TestEvents:
         assert set(catalogue.DESCRIBED) >= catalogue.ABOUT_JOBS | catalogue.ABOUT_QUEUES
 
     def test_every_type_that_is_written_is_described(self) -> None:
-        """For what is written where no test has the fixture `described_events`."""
+        """For what no test writes; of what one writes, `tests/conftest.py` compares the members, too."""
         makers = {name for name in vars(catalogue) if name.startswith("of_")} | {"Record", "from_row"}
         whole = re.compile(r"[a-z_]+(\.[a-z_]+)+")
         written = {

@@ -71,7 +71,7 @@ def counts() -> None:
 
 
 @pytest.fixture
-def site(frozen_clock: FrozenClock, described_events: None) -> Iterator[Site]:
+def site(frozen_clock: FrozenClock) -> Iterator[Site]:
     found = Site(frozen_clock)
     yield found
     found.lease.resign()

@@ -28,7 +28,7 @@ from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import deregister, register
 from django_ojs.workflows import workflow
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 Check = Callable[[Any], bool]
 #: Prepares, yields, and then does what the event tells of.

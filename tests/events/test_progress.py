@@ -25,7 +25,7 @@ from django_ojs.rules import envelope
 from django_ojs.scheduler.scheduler import TellProgress
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)

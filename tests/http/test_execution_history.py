@@ -25,7 +25,7 @@ from django_ojs.rules.ids import new_job_id
 from django_ojs.statistics import happenings
 from tests.http.conftest import Api, error_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def pushed(**members: Any) -> uuid.UUID:

@@ -22,7 +22,7 @@ from django_ojs.queues import bounds as backpressure
 from django_ojs.queues import configuration
 from django_ojs.rules.queueconfig import Bound, bound_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 
 QUEUE = "bounded"
 

@@ -211,7 +211,7 @@ class TestSaving:
         save(job_id, worker_id="w1", attempt=1)
         assert Job.objects.get(pk=job_id).visible_until == before
 
-    def test_ckp_15_an_event_where_the_site_asks_for_it(self, settings: Any, described_events: None) -> None:
+    def test_ckp_15_an_event_where_the_site_asks_for_it(self, settings: Any) -> None:
         job_id = pushed()
         save(job_id, "none")
         assert log.read(types=["job.checkpointed"]).events == []

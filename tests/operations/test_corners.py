@@ -35,7 +35,7 @@ from django_ojs.workerregistry.dead import rescue_dead_workers
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import deregister, direct, register
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 JOB = {"type": "a.b", "args": []}
 ERROR = {"message": "no"}

@@ -21,7 +21,7 @@ from django_ojs.retention import prune
 from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.scheduler.scheduler import Cron
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 UTC = dt.UTC
 

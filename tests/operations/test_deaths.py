@@ -27,8 +27,6 @@ from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Described = pytest.mark.usefixtures("described_events")
-
 
 def job(type: str = "report.make", **members: Any) -> dict[str, Any]:
     return {"type": type, "args": [], **members}
@@ -48,7 +46,6 @@ def waiting(types: tuple[str, ...] = ("report.make",)) -> list[uuid.UUID]:
     return deaths.waiting({"default"}, types)
 
 
-@Described
 def test_one_that_ran_alone_is_to_blame_and_says_how_its_worker_died() -> None:
     push([job(), job()])
     ran, line = claimed(2)

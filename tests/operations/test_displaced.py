@@ -23,7 +23,7 @@ from django_ojs.models import Job, Queue, Workflow
 from django_ojs.queues import configuration
 from django_ojs.workflows import workflow as operations
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 FULL = "full"
 UNIQUE = {"keys": ["type"]}

@@ -20,7 +20,7 @@ from django_ojs.models import Event
 from django_ojs.worker.runs import Failed, of_result
 from tests.operations.test_workflows import ONCE, added, chain, claim, complete, create, discard, job
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

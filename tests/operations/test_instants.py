@@ -18,7 +18,7 @@ from django_ojs.models import Event, Job
 from django_ojs.models.statistics import CountDelta
 from django_ojs.store import store_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 STARTED_EARLIER = dt.timedelta(milliseconds=17)  #: a statement's look at the clock, before what another committed
 

@@ -38,7 +38,7 @@ from django_ojs.workerregistry.dead import hand_back, replace_dead_worker, rescu
 from django_ojs.workerregistry.heartbeat import Beat, beat, extend
 from django_ojs.workerregistry.registration import NameInUse, deregister, direct, register, requeue_unknown
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 ERROR = {"type": "Boom", "message": "it broke"}
 

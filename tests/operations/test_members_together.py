@@ -17,7 +17,7 @@ from django_ojs.models import Job, Workflow
 from django_ojs.rules import envelope
 from django_ojs.workflows import workflow as operations
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 CHAINS, STEPS, MEMBERS = 6, 4, 12
 

@@ -22,7 +22,7 @@ from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.queues.maintenance import start
 from django_ojs.workerregistry.heartbeat import Beat, beat, extend
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events", "frozen_clock")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]
 
 ERROR = {"type": "Boom", "message": "it broke"}
 OVERRUNS = ["job.timeout", "job.stalled", "job.total_timeout", "job.ttl_expired"]

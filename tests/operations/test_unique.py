@@ -27,7 +27,7 @@ from django_ojs.rules.ids import new_job_id
 from django_ojs.store import store_of
 from django_ojs.store.postgresql import PostgreSQLStore
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 
 
 def job(args: Any = (1,), /, type: str = "test.unique", **unique: Any) -> dict[str, Any]:

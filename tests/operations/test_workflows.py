@@ -31,7 +31,7 @@ from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
 from django_ojs.workerregistry.deaths import Death
 from django_ojs.workflows import workflow as operations
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 ONCE = {"max_attempts": 1}
 

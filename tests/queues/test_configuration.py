@@ -26,7 +26,7 @@ from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)

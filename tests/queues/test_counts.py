@@ -28,7 +28,7 @@ from django_ojs.statistics import counters, history
 from django_ojs.workerregistry.dead import rescue_dead_workers
 from tests.queues.conftest import assert_exact
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 
 
 def jobs(count: int, queue: str = "q", **fields: Any) -> list[uuid.UUID]:

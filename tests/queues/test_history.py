@@ -22,7 +22,7 @@ from django_ojs.statistics import counters, eventcounts, history, latency, perce
 from django_ojs.statistics import latency as dispatching
 from django_ojs.statistics.history import HOUR, Point
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 
 MINUTE, DAY = dt.timedelta(minutes=1), dt.timedelta(days=1)
 

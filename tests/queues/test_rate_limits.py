@@ -29,7 +29,7 @@ from django_ojs.rules import ratelimit
 from django_ojs.rules.ratelimit import RatePolicy, Window
 from tests.queues.conftest import assert_exact
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 
 
 def make(count: int = 1, queue: str = "q", type: str = "a.b", **fields: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure, pause
 from django_ojs.store import store_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory", "described_events")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
 
 
 def make(count: int = 1, queue: str = "q", type: str = "a.b", **fields: Any) -> list[Any]:

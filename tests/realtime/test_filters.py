@@ -50,7 +50,7 @@ FILTERS = st.builds(
 
 
 @pytest.fixture
-def written(db: None) -> list[Event]:
+def written(db: None, made_up_events: None) -> list[Event]:
     now = clock.now()
     records: list[Record] = [
         Record(

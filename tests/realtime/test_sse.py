@@ -123,7 +123,9 @@ class TestFraming:
 
         assert Settings().REALTIME_HEARTBEAT < 15
 
-    async def test_events_that_the_client_does_not_see_keep_no_heartbeat_back(self, settings: Any) -> None:
+    async def test_events_that_the_client_does_not_see_keep_no_heartbeat_back(
+        self, settings: Any, made_up_events: None
+    ) -> None:
         settings.OJS = {**settings.OJS, "REALTIME_HEARTBEAT": 0.3}
         row = await claimed()
         stop = asyncio.Event()

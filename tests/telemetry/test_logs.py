@@ -99,7 +99,9 @@ def test_each_type_of_event_has_a_level() -> None:
     assert set(logs.LEVELS) == set(DESCRIBED) - {STATE_CHANGED}, "of which the second is never stored"
 
 
-def test_what_needs_an_operator_is_a_warning(listen: Any, settings: Any, frozen_clock: FrozenClock) -> None:
+def test_what_needs_an_operator_is_a_warning(
+    listen: Any, settings: Any, frozen_clock: FrozenClock, made_up_events: None
+) -> None:
     """At the level that most sites keep: alerts, jobs that a limit has dropped, deliveries that were given up."""
     settings.OJS = {"ALERTS": {}}
     dropped = {"key": "k", "concurrency": 1, "on_limit": "drop"}

@@ -18,7 +18,7 @@ from tests.http.conftest import Api, error_of
 from tests.webhooks.conftest import SECRET, Sender, deliver, is_uuid7, relayed
 from tests.webhooks.receiver import Receiver
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db
 SUBSCRIPTIONS = "/webhooks/subscriptions"
 BODY = {"url": "https://example.com/hooks", "events": ["job.completed", "job.failed"], "secret": "whsec_test_secret12"}
 

@@ -24,7 +24,7 @@ from django_ojs.webhooks.transport import LONGEST_WAIT
 from tests.webhooks.conftest import SECRET, USING, Sender, deliver, deliveries, fresh, is_uuid7, relayed, subscribe
 from tests.webhooks.receiver import Handler, Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def mac(content: bytes, secret: str = SECRET) -> str:
