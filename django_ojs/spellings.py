@@ -71,7 +71,8 @@ OPTION = Table(
     {"retry_policy": "retry", "delay_until": "scheduled_at", "metadata": "meta"},
 )
 
-#: A retry policy (jobs 1.1), wherever one stands. What ends in `_ms` is an integer of milliseconds.
+#: A retry policy (jobs 1.1), wherever one stands. What ends in `_ms` is an integer of milliseconds. The words with
+#: capitals are those of the JavaScript client, which leaves them so in the steps of a workflow.
 RETRY = Table(
     "`retry` of a job, a step, a schedule or a queue",
     _EVERYWHERE,
@@ -82,6 +83,12 @@ RETRY = Table(
         "max_interval_ms": "max_interval",
         "backoff_type": "backoff_strategy",
         "strategy": "backoff_strategy",
+        "maxAttempts": "max_attempts",
+        "initialInterval": "initial_interval",
+        "backoffCoefficient": "backoff_coefficient",
+        "maxInterval": "max_interval",
+        "nonRetryableErrors": "non_retryable_errors",
+        "onExhaustion": "on_exhaustion",
     },
 )
 

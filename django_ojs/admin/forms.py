@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
-from django_ojs.admin.display import NOTHING, ellipsized, explain, pretty, printable
+from django_ojs.admin.display import ellipsized, explain, pretty, printable
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
 

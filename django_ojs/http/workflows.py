@@ -40,7 +40,8 @@ from django_ojs.workflows.workflow import WorkflowView
 
 
 class WorkflowFilter(FilterSet):  # type: ignore[misc]
-    state = WordFilter(spellings.WORKFLOW_STATE.with_words(Workflow.State))
+    #: The binding knows `pending`, too, and clients ask for it: no workflow of this server is in it.
+    state = WordFilter(spellings.WORKFLOW_STATE.with_words(Workflow.State) | {"pending": "pending"})
 
 
 _TEXT, _TIME, _ANY = {"type": "string"}, {"type": "string", "format": "date-time"}, dict[str, Any]()

@@ -228,3 +228,9 @@ def test_schedules_stand_under_each_name_that_clients_look_for(api: Api) -> None
         body = api.get(path).json()
         assert [entry["name"] for entry in body["entries"]] == ["nightly"]
         assert body["entries"] == body["crons"] == body["items"]
+
+
+def test_no_workflow_is_pending(api: Api) -> None:
+    api.post("/workflows", {"type": "chain", "steps": [{"type": "a.b", "args": []}]})
+    listed = api.get("/workflows", {"state": "pending"})
+    assert (listed.status_code, listed.json()["items"], listed.json()["total"]) == (200, [], 0)

@@ -42,7 +42,9 @@ RULES = Path(spellings.__file__).parent / "rules"
 RETRIES = {
     "initial_interval": "PT0.5S", "initial_interval_ms": 500, "initial_delay_ms": 500, "max_interval": "PT9S",
     "max_interval_ms": 9000, "backoff_coefficient": 3, "backoff_multiplier": 3, "backoff_strategy": "linear",
-    "backoff_type": "linear", "strategy": "linear",
+    "backoff_type": "linear", "strategy": "linear", "max_attempts": 7, "maxAttempts": 7, "initialInterval": "PT0.5S",
+    "backoffCoefficient": 3, "maxInterval": "PT9S", "non_retryable_errors": ["E"], "nonRetryableErrors": ["E"],
+    "on_exhaustion": "discard", "onExhaustion": "discard",
 }  # fmt: skip
 
 
