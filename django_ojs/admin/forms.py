@@ -17,6 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
+from django_ojs.admin import display
 from django_ojs.admin.display import ellipsized, explain, pretty, printable
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
@@ -57,7 +58,7 @@ class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
 def changed_meanwhile(value: str) -> str:
     """What a form says to who would write over what another has saved since the form was shown."""
     text = gettext("Somebody has changed this to “%(value)s” meanwhile. Save again to have your value instead.")
-    return text % {"value": ellipsized(value, 300) or NOTHING}
+    return text % {"value": ellipsized(value, 300) or display.NOTHING}
 
 
 def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], otherwise: str | None = None) -> None:
