@@ -208,16 +208,20 @@ class BatchJobSerializer(JobSerializer):
 
 @rendered_by_show
 class JobBatchAnswerSerializer(AnswerSerializer):
-    """The jobs of a batch in their order. None is missing: a batch is stored whole or not at all."""
+    """The jobs of a batch in their order. None is missing: a batch is stored whole or not at all. The published command
+    line prints `enqueued` and `failed`."""
 
     jobs = BatchJobSerializer(many=True)
     count = serializers.IntegerField()
+    enqueued = serializers.IntegerField()
+    failed = serializers.IntegerField()
     warnings = WarningSerializer(many=True, required=False)
 
     def show(self, instance: list[Pushed]) -> dict[str, Any]:
         jobs = [_in_batch(item, item.row) for item in instance if item.row is not None]
         warnings = [{"index": i, **warning} for i, item in enumerate(instance) for warning in item.warnings]
-        return {"jobs": jobs, "count": len(jobs)} | ({"warnings": warnings} if warnings else {})
+        counts = {"count": len(jobs), "enqueued": sum(item.status == "created" for item in instance), "failed": 0}
+        return {"jobs": jobs, **counts} | ({"warnings": warnings} if warnings else {})
 
 
 class RetriesSerializer(AnswerSerializer):

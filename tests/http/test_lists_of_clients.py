@@ -213,6 +213,13 @@ def test_the_command_line_purges_without_confirm_and_no_other_path_does(api: Api
     assert api.post("/queues/q/purge", {"states": ["completed"]}).json()["purged_count"] == 1
 
 
+def test_the_command_line_tells_how_many_jobs_of_a_batch_were_enqueued(api: Api) -> None:
+    job = {"type": "a.b", "args": []}
+    unique = {**job, "options": {"unique": {"keys": ["type"], "on_conflict": "ignore"}}}
+    body = api.post("/jobs/batch", {"jobs": [job, unique, unique]}).json()
+    assert (body["count"], body["enqueued"], body["failed"]) == (3, 2, 0)
+
+
 def test_a_client_that_reads_one_page_sees_all_queues(api: Api) -> None:
     configuration.ensure([f"q{number:03}" for number in range(300)], clock.now(), "default")
     body = api.get("/queues").json()
