@@ -40,6 +40,7 @@ from django_ojs.http.serializers import (
     open_object,
     shared,
 )
+from django_ojs.messages import phrase
 from django_ojs.models import Job, Queue
 from django_ojs.models.fields import same_name
 from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
@@ -734,7 +735,7 @@ def _config(body: dict[str, Any], flat: Iterable[str]) -> dict[str, Any]:
     if "config" not in body:
         return {name: body[name] for name in flat if name in body}
     if beside := sorted(body.keys() & {*queueconfig.KEYS}):
-        raise fault(beside[0], "belongs into config")
+        raise fault(beside[0], phrase("belongs into %(member)s", member="config"))
     return fields.member(body, "config") or {}
 
 

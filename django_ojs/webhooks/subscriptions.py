@@ -338,10 +338,10 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise fault(written, phrase("must be an object"), given)
     known_only((name for name, value in (given or {}).items() if value is not None), _FILTER, written)
-    for name in _FILTER:
-        if flat.pop(name, None) is not None:  # passed over, it would let out what it was to keep in
-            raise fault(name, "belongs into filter")
-        if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
+    if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
+        for name in _FILTER:
+            if flat.get(name) is not None:  # passed over, it would let out what it was to keep in
+                raise fault(name, phrase("belongs into %(member)s", member=written))
             flat[name] = (given or {}).get(name)
     return flat
 

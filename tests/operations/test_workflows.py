@@ -432,10 +432,11 @@ class TestCreation:
     def test_several_are_found_by_one_query(self) -> None:
         flows = [chain("a", id=own) for own in ("order:1", "order:2", "0199a1b2-0000-7000-8000-000000000001")]
         with CaptureQueriesContext(connection) as asked:
-            found = operations.identify_all(["order:2", str(flows[2].pk), "order:1", "order:2"])
-        assert (found, len(asked)) == ([flows[n].pk for n in (1, 2, 0, 1)], 1)
-        with pytest.raises(NotFound, match="order:3"):
-            operations.identify_all(["order:1", "order:3"])
+            found = operations.keys_of(["order:2", str(flows[2].pk), "order:1", "order:2"])
+        assert (found, len(asked)) == (tuple(flows[n].pk for n in (1, 2, 0, 1)), 1)
+        first, none = operations.keys_of(["order:1", "order:3"])
+        assert first == flows[0].pk
+        assert not operations.Workflow.objects.filter(pk=none).exists()
 
     def test_unknown_workflows_are_not_found(self) -> None:
         for name in ("nope", str(uuid.uuid4()), "\0"):

@@ -180,7 +180,7 @@ def test_custom_headers_are_hidden_and_come_back_unharmed(api: Api) -> None:
         ({"events": ["Job"]}, "events"), ({"events": ["job.*.x"]}, "events"), ({"events": [None]}, "events"),
         ({"events": ["a" * 65]}, "events"), ({"active": "yes"}, "active"), ({"secret": ""}, "secret"),
         ({"secret": "a\nb"}, "secret"), ({"secret": "a" * 513}, "secret"), ({"filter": []}, "filter"),
-        ({"filter": {"queue": ["mail"]}}, "filter.queue"), ({"queues": ["mail"]}, "queues"),
+        ({"filter": {"queue": ["mail"]}}, "filter.queue"), ({"filter": {}, "queues": ["mail"]}, "queues"),
         ({"filter": {"queues": "mail"}}, "filter.queues"), ({"filter": {"queues": ["No Queue"]}}, "filter.queues"),
         ({"filter": {"job_types": [5]}}, "filter.job_types"), ({"filter": {"job_types": ["*"]}}, "filter.job_types"),
         ({"metadata": []}, "metadata"), ({"metadata": {"a": "x" * 20_000}}, "metadata"),
@@ -333,7 +333,10 @@ def test_a_limited_key_subscribes_to_its_own_and_sees_only_that(with_key: Any) -
     assert narrowed["filter"] == {"queues": ["mail", "sms"], "job_types": ["mail.*"]}
     exact = created(limited, filter={"queues": ["mail"], "job_types": ["mail.send"]})
     for beyond in ({"queues": ["other"]}, {"queues": ["mail", "other"]}, {"job_types": ["other.x"]}):
-        error_of(limited.post(SUBSCRIPTIONS, {**BODY, "filter": beyond}), 403, "permission_denied")
+        for written in ({"filter": beyond}, beyond):
+            error_of(limited.post(SUBSCRIPTIONS, {**BODY, **written}), 403, "permission_denied")
+    beside = created(with_key("admin"), queues=["mail"])
+    assert beside["filter"] == {"queues": ["mail"], "job_types": []}
     listed = limited.get(SUBSCRIPTIONS).json()
     assert {entry["id"] for entry in listed["items"]} == {narrowed["id"], exact["id"]}
     assert listed["total"] == 2
