@@ -344,7 +344,8 @@ def test_it_reads_no_table_of_jobs_or_events(monkeypatch: pytest.MonkeyPatch) ->
 
     with CaptureQueriesContext(connection) as captured:
         doctor.examine()
-    asked = [one["sql"] for one in captured if '"django_ojs_job"' in one["sql"] or "django_ojs_event" in one["sql"]]
+    statements = [one["sql"] for one in captured if one["sql"] not in ("BEGIN", "COMMIT")]  # around each diagnosis
+    asked = [sql for sql in statements if '"django_ojs_job"' in sql or "django_ojs_event" in sql]
     assert 0 < len(asked) < 10
-    assert len(captured) < 100
+    assert len(statements) < 100
     assert [statement for statement in asked if "COUNT(" in statement.upper()] == []
