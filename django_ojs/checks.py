@@ -13,7 +13,7 @@ E007 no users and permissions   W008 webhooks over plain http
                                 W010 enqueue is not transactional    W110 the outbox's table is missing
 E010 OUTBOX names no database   W011 the outbox is a needless detour W111 schedules are not synchronised
 E011 half of a TLS setup        W014 tenants that are not told apart
-E012 bad GROUP_KEY              W015 no logger has such a name
+E012 bad GROUP_KEY              W015 no logger has such a name       W107 database without all of Unicode
 E013 the database's own zone    W016 no admin site has our pages
 E014 approvals cannot be mailed W017 psycopg 3 is not installed
 I001 no packages for webhooks
@@ -50,7 +50,7 @@ from django_ojs.conf import FIELDS, Settings, ojs_settings
 from django_ojs.database import POOL_OPTIONS, SQLITE_OPTIONS, database
 from django_ojs.errors import InvalidRequest
 from django_ojs.middleware import Chain
-from django_ojs.models import CronSchedule, OutboxEntry
+from django_ojs.models import CronSchedule, Job, OutboxEntry
 from django_ojs.registry import registry
 from django_ojs.rules import alertrules, approvals, redaction, replayrules, suggest
 from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
@@ -432,7 +432,7 @@ def check_driver(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.database)
 def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
-    """W101 to W106: the database that holds the jobs is set up for many workers."""
+    """W101 to W107: the database that holds the jobs is set up for many workers, and for every text."""
     alias = database(None)
     if alias not in (databases or ()):
         return []
@@ -585,6 +585,13 @@ def _check_postgresql(alias: str, connection: Any) -> Iterator[CheckMessage]:
             hint=f'Leave "isolation_level" out of DATABASES["{alias}"]["OPTIONS"]; read committed is the default.',
             id="django_ojs.W104",
         )
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW server_encoding")
+        encoding = cursor.fetchone()[0]
+    if encoding != "UTF8":
+        message = f"PostgreSQL keeps texts as {encoding}: jobs with characters that it lacks are refused with an error."
+        hint = "Move the site to a database that was made with ENCODING 'UTF8'."
+        yield Caution(message, hint=hint, id="django_ojs.W107")
 
 
 def _check_mysql(alias: str, connection: Any) -> Iterator[CheckMessage]:
@@ -600,6 +607,23 @@ def _check_mysql(alias: str, connection: Any) -> Iterator[CheckMessage]:
     if not connection.features.has_select_for_update_skip_locked:
         message = "This database has no SKIP LOCKED: workers claim one after the other."
         yield Caution(message, hint="Use MariaDB 10.6 or newer, or MySQL 8.", id="django_ojs.W106")
+    with connection.cursor() as cursor:
+        cursor.execute(_CHARACTER_SET)
+        encoding = cursor.fetchone()[0]
+    if encoding != "utf8mb4":
+        message = f"The tables keep texts as {encoding}: jobs with characters that it lacks are refused with an error."
+        hint = (
+            "ALTER DATABASE ... CHARACTER SET utf8mb4, and make the tables again: dumpdata django_ojs, "
+            "migrate django_ojs zero, migrate, loaddata."
+        )
+        yield Caution(message, hint=hint, id="django_ojs.W107")
+
+
+#: That of the arguments of jobs; before the first migrate, that which new tables get.
+_CHARACTER_SET = (
+    "SELECT coalesce((SELECT character_set_name FROM information_schema.columns WHERE table_schema = database() "  # noqa: S608
+    f"AND table_name = '{Job._meta.db_table}' AND column_name = 'args'), @@character_set_database)"
+)
 
 
 _VENDORS: dict[str, Callable[[str, Any], Iterator[CheckMessage]]] = {

@@ -312,6 +312,11 @@ def ended_for_idleness(error: BaseException) -> bool:
     return sqlstate(error) == "25P03"
 
 
+def lacks_index(error: BaseException) -> bool:
+    """Whether MariaDB does not have an index that a statement names."""
+    return isinstance(error, Error) and error.args[:1] == (1176,)
+
+
 def is_refused(error: BaseException) -> bool:
     """Whether PostgreSQL says that the role may not do it."""
     return sqlstate(error) == "42501"

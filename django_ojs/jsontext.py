@@ -113,6 +113,12 @@ def dumps_ascii(value: Any) -> str:
     return _encode(value, _ascii_encoder)
 
 
+def printable(text: str) -> str:
+    """A compact JSON text in which a terminal finds nothing to obey: what is not printable is escaped, and means the
+    same."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
 def dumps_bytes(value: Any) -> bytes:
     """`dumps`, encoded as UTF-8."""
     text = _encode(value, _encoder)

@@ -22,6 +22,16 @@ from typing import Any, TextIO
 FAULTS = (OSError, ValueError, AttributeError)
 
 
+def one_line(text: object) -> str:
+    """One line of printable characters: what a job or a worker says must not steer the terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
+def lines(text: str) -> str:
+    """A text of several lines as `one_line` shows each of them."""
+    return text if text.isprintable() else "\n".join(map(one_line, text.expandtabs().split("\n")))
+
+
 def say(stream: Any, line: str) -> None:
     """Write a line and flush it; `stream` is whatever has `write` and `flush`, or None."""
     with contextlib.suppress(*FAULTS):

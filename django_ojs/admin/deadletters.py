@@ -138,9 +138,11 @@ class DeadLetters(LiveSitePages):
         key = key_of(**given)
         known = ErrorNote.objects.filter(pk=key).first()
         stored = known.note if known else ""
-        note, muted = stored, bool(known and known.muted)
+        note, muted = stored, (was_muted := bool(known and known.muted))
         if request.method == "POST":
             note, muted = request.POST.get("note", "").replace("\0", "").strip()[:MAX_NOTE], "muted" in request.POST
+            if muted == bool(request.POST.get("seen_muted", was_muted)):  # who leaves it takes back no other's change
+                muted = was_muted
             if stored.split() not in (note.split(), request.POST.get("seen", stored).split()):
                 self.message_user(request, changed_meanwhile(stored), messages.ERROR)
             else:
@@ -153,7 +155,8 @@ class DeadLetters(LiveSitePages):
         title = gettext("Note about dead letters")
         return self.page(
             request, "dead_letter_group", title, here="dead_letters", group=given, known=known, max_note=MAX_NOTE,
-            stored=stored, note=note, muted=muted, changed=display.when(known.changed_at) if known else "", back=back,
+            stored=stored, note=note, was_muted=was_muted, muted=muted, back=back,
+            changed=display.when(known.changed_at) if known else "",
         )  # fmt: skip
 
     def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:

@@ -36,8 +36,9 @@ def address(request: HttpRequest) -> str:
     """The page that switches it; '' where this user may not, or where this admin site has no such page."""
     if not may_switch(request):
         return ""
+    here = request.resolver_match.namespace if request.resolver_match else None  # the admin site that is shown
     try:
-        return reverse("admin:django_ojs_maintenance", current_app=getattr(request, "current_app", None))
+        return reverse("admin:django_ojs_maintenance", current_app=here)
     except NoReverseMatch:
         return ""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
+from django_ojs.client.handle import key_of
 from django_ojs.client.options import Duration, check_json, milliseconds
 from django_ojs.conf import ojs_settings
 from django_ojs.faults import or_migrate
@@ -126,5 +127,4 @@ def _form(form: Any) -> tuple[str, str]:
 
 
 def _id_of(approval: Any) -> uuid.UUID:
-    found = getattr(approval, "pk", approval)
-    return found if isinstance(found, uuid.UUID) else uuid.UUID(str(found))
+    return key_of("approval", getattr(approval, "pk", approval))

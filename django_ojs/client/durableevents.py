@@ -52,7 +52,7 @@ def text_of(key: EventKey) -> str:
     """The key as it is kept. Raises TypeError for what is neither a text, a whole number nor a UUID."""
     if isinstance(key, bool) or not isinstance(key, str | int | uuid.UUID):
         raise TypeError(f"The key of an event is a text, a whole number or a UUID, not {key!r:.300}.")
-    return str(key)
+    return str.__str__(key) if isinstance(key, str) else str(key)  # the value of an Enum of texts, not its name
 
 
 def encode(payload: Any) -> str:

@@ -352,14 +352,19 @@ class JobHandle(Handle):
 
 def get_job(id: str | uuid.UUID) -> JobHandle:
     """Return the job with this id. Raises NotFound."""
-    try:
-        key = id if isinstance(id, uuid.UUID) else uuid.UUID(id)
-    except ValueError:
-        raise NotFound.resource("job", str(id)) from None
+    key = key_of("job", id)
     row, in_outbox, error = or_migrate(_load)(key)
     handle = JobHandle(row, "outbox" if in_outbox else "created" if row["id"] == key else "duplicate")
     handle.outbox_error = error
     return handle
+
+
+def key_of(kind: str, id: object) -> uuid.UUID:
+    """The primary key that an id stands for, whatever a caller has in its place. Raises NotFound where it is none."""
+    try:
+        return id if isinstance(id, uuid.UUID) else uuid.UUID(str(id))
+    except ValueError:
+        raise NotFound.resource(kind, str(id)[:128]) from None
 
 
 def _load(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:

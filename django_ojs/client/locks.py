@@ -56,6 +56,8 @@ class Lock:
     """
 
     def __init__(self, name: str, timeout: Duration, wait: Duration | None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"The name of a lock is a text, not {name!r:.80}.")
         if not name:
             raise ValueError("A lock has a name.")
         self.name = name

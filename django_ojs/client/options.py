@@ -155,7 +155,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` on top of `base`; `retry` and `meta` are merged key by key. A new `at` replaces an old `delay`."""
     result = {**base, **over}
     for name in ("retry", "meta"):
-        if name in base and name in over:
+        if isinstance(base.get(name), Mapping) and isinstance(over.get(name), Mapping):  # `attributes` refuses others
             result[name] = {**base[name], **over[name]}
     for name, rival in (("at", "delay"), ("delay", "at")):
         if name in over and rival not in over:
@@ -188,7 +188,7 @@ def milliseconds(value: Duration, name: str) -> int:
             return durations.parse_duration_ms(value)
         except ValueError as error:
             raise ValueError(f"{name}={value!r} {error}.") from None
-    if not math.isfinite(value) or value < 0:
+    if value < 0 or (isinstance(value, float) and not math.isfinite(value)):  # an int may be too long for a float
         raise ValueError(f"{name}={value!r}: a duration is zero or more seconds.")
     return min(math.ceil(round(value * 1000, 6)), durations.MAX_MS)
 
@@ -268,6 +268,8 @@ def _unique(name: str, value: Any) -> dict[str, Any]:
         given = _with_durations(name, value, ("period",))
         _policy(name, given)
         return {name: given}
+    if not isinstance(value, bool):
+        raise TypeError(f'unique={value!r:.80}: give True or False, or a dict such as {{"period": "1h"}}.')
     return {name: {}} if value else {}
 
 
@@ -281,6 +283,8 @@ def _meta(name: str, value: Any) -> dict[str, Any]:
 def _tags(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         raise TypeError(f"tags={value!r}: give a list of strings, [{value!r}].")
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise TypeError(f"tags={value!r:.80}: give a list of strings.")
     return {name: list(value)}
 
 
@@ -296,9 +300,12 @@ def _instant(name: str, value: Any) -> dict[str, Any]:
         )
     if value.utcoffset() is None:
         raise ValueError(f"{name}={value!r} has no time zone: use django.utils.timezone.make_aware(...).")
-    if name == "at":  # the wire has milliseconds: rather a fraction of one late than early
-        return {"scheduled_at": durations.format_instant(value + dt.timedelta(microseconds=-value.microsecond % 1000))}
-    return {name: durations.format_instant(value)}
+    try:
+        if name == "at":  # the wire has milliseconds: rather a fraction of one late than early
+            value += dt.timedelta(microseconds=-value.microsecond % 1000)
+        return {"scheduled_at" if name == "at" else name: durations.format_instant(value)}
+    except OverflowError:
+        raise ValueError(f"{name}={value!r} is not within the years 1 to 9999 of UTC.") from None
 
 
 def _result_ttl(name: str, value: Any) -> dict[str, Any]:

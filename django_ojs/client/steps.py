@@ -958,7 +958,7 @@ class StepMethods:
             raise StepError("context.approve is for tests with job_context(): use django_ojs.approve here.")
         check_json(data, "data")
         at = self._steps.now()
-        store.decisions.setdefault(_step_name(name), ApprovalDecision(approved, by, at, comment, data))
+        store.decisions.setdefault(_checked_name(name), ApprovalDecision(approved, by, at, comment, data))
 
     # Anew
 
@@ -1366,7 +1366,12 @@ def _checked_name(name: str, prefix: str = "") -> str:
 
 def _step_name(name: str, prefix: str = "") -> str:
     """`_checked_name` of a step that is done here, which may be inside of another one."""
-    return _placed(_checked_name(name, prefix))
+    if INSIDE in _checked_name(name, prefix):
+        raise StepError(
+            f"{name!r} cannot be the name of a step: {INSIDE!r} stands between the name of a step and that of another "
+            "one that it does inside."
+        )
+    return _placed(name)
 
 
 def _placed(name: str) -> str:

@@ -55,8 +55,8 @@ class Metadata:
         return self.values.get(key, default)
 
     def number(self, key: str) -> int | str | None:
-        """The whole number of this key; None where the key is absent or empty. Another text is returned as it is, and
-        whoever reads it refuses it."""
+        """The whole number of this key; None where the key is absent or empty. Another text is returned as it is: the
+        operation refuses it."""
         given = self.get(key)
         found = jsontext.digits(given)
         return (given or None) if found is None else found

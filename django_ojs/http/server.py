@@ -516,7 +516,7 @@ class AuditFilter(FilterSet):  # type: ignore[misc]
     actor = ReaderFilter(read_text, method="of_name")
     action = ReaderFilter(read_text, method="of_name")
     target = ReaderFilter(read_text, method="of_name")
-    outcome = WordFilter(AuditEntry.Outcome.values)
+    outcome = WordFilter({**{word: word for word in AuditEntry.Outcome.values}, "failure": AuditEntry.Outcome.DENIED})
     since = ReaderFilter(read_instant, field_name="time", lookup_expr="gte")
     until = ReaderFilter(read_instant, field_name="time", lookup_expr="lt")
 

@@ -34,6 +34,7 @@ _TTL_SECONDS = 5.0
 class KnownSchema(NamedTuple):
     """A registered schema as pushes need it."""
 
+    job_type: str
     uri: str
     version: str
     text: str
@@ -133,7 +134,10 @@ def _are_asked(spec: JobSpec, registry: Callable[[], _LoadedSchemas]) -> bool:
 
 
 def check(candidates: Sequence[Candidate], using: str) -> None:
-    """Refuse, or warn about, jobs whose arguments do not fit; see the setting `SCHEMA_VALIDATION`."""
+    """Refuse, or warn about, jobs whose arguments do not fit; see the setting `SCHEMA_VALIDATION`.
+
+    A schema of a type beyond the caller's limits is as one that is not registered: a refusal would tell what it says.
+    """
     registry = cache(partial(_registry, using))  # the same for all
     for candidate in candidates:
         if candidate.outcome is not None or candidate.spec is None:
@@ -144,7 +148,7 @@ def check(candidates: Sequence[Candidate], using: str) -> None:
             continue
         uri = candidate.spec.extra.get("schema")
         known = _by_uri(uri, registry(), using) if uri is not None else _by_type(candidate.spec, registry())
-        if known is None:
+        if known is None or not candidate.limits.covers_type(known.job_type):
             continue
         found = schemas.problems(known.text, candidate.spec.args)
         if not found:
@@ -178,7 +182,7 @@ def _registry(using: str) -> _LoadedSchemas:
 
 
 def _known(schema: JobSchema) -> KnownSchema:
-    return KnownSchema(schema.uri, schema.version, jsontext.dumps(schema.schema))
+    return KnownSchema(schema.job_type, schema.uri, schema.version, jsontext.dumps(schema.schema))
 
 
 def _by_uri(uri: str, registry: _LoadedSchemas, using: str) -> KnownSchema | None:

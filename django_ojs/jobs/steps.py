@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import uuid
 from collections.abc import Collection
 from typing import Any
@@ -122,8 +123,9 @@ def named(job_id: uuid.UUID, name: str, *, using: str) -> QuerySet[JobStep]:
 
 
 def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
-    """Delete this step of a job that the caller has locked, what it did inside, and what was recorded after it: its
-    handler does that again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
+    """Delete this step of a job that the caller has locked, the ones that it is inside of, what it did inside, and what
+    was recorded after it: its handler does that again. Return how many there were. Raises NotFound where nothing of
+    the name is recorded."""
     found = _own([job_id], using)
     anew = named(job_id, name, using=using).exclude(kind=StepKind.ARGUMENTS) & found
     pk = anew.values_list("pk", flat=True).first()
@@ -132,7 +134,9 @@ def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
             phrase("Job '%(job)s' has recorded no step '%(step)s'.", job=job_id, step=name),
             details={"resource_type": "step", "resource_id": name},
         )
-    return _delete(found.filter(Q(pk__gte=pk) | Q(name__startswith=name + INSIDE)), [job_id], using)
+    around = itertools.accumulate(name.split(INSIDE), lambda outer, one: outer + INSIDE + one)
+    again = Q(pk__gte=pk) | Q(name__startswith=name + INSIDE) | Q(name__in=list(around))
+    return _delete(found.filter(again), [job_id], using)
 
 
 def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:

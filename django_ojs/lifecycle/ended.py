@@ -58,4 +58,4 @@ def jobs_read(rows: Sequence[JobRow], using: str) -> None:
 
 @Told
 def queues_claimed(queues: Sequence[str], using: str) -> None:
-    """A worker asks for jobs of these queues, and some are postponed: whoever postponed them lets those go that may."""
+    """A worker asks for jobs of these queues. The schedules that postponed runs there let those go that may run now."""

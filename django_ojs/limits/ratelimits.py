@@ -65,11 +65,14 @@ def record_limits(rows: Sequence[JobRow], using: str) -> None:
 
 def _record_limit(key: str, policy: RatePolicy, now: dt.datetime, using: str) -> None:
     values = {"policy": policy.as_wire()}
-    # What was written while the clock was ahead stays known as such, until the next start (`next_allowed`).
-    latest = {**values, "updated_at": Greatest("updated_at", Value(now))}
     RateLimit.objects.using(using).update_or_create(
-        key=key, defaults=latest, create_defaults={**values, "created_at": now, "updated_at": now}
+        key=key, defaults={**values, **_written(now)}, create_defaults={**values, "created_at": now, "updated_at": now}
     )
+
+
+def _written(now: dt.datetime) -> dict[str, Any]:
+    """That a row is written now. What a start wrote while the clock was ahead stays known as such (`next_allowed`)."""
+    return {"updated_at": Greatest("updated_at", Value(now))}
 
 
 def inspect(key: str, *, policy: RatePolicy | None = None, using: str | None = None) -> dict[str, Any]:
@@ -122,9 +125,9 @@ def override(key: str, given: Mapping[str, Any], *, by: str = "", using: str | N
     with atomic(using=using):
         now = clock.now(using)
         configuration.add_rows(_flagged(key), now, using)
-        values = {"override": policy.as_wire(), "override_expires_at": expires_at, "updated_at": now}
+        values = {"override": policy.as_wire(), "override_expires_at": expires_at}
         row, _ = RateLimit.objects.using(using).update_or_create(
-            key=key, defaults=values, create_defaults={**values, "created_at": now}
+            key=key, defaults=values, create_defaults={**values, "created_at": now, "updated_at": now}
         )
         flag_limited(_flagged(key), using)
     return describe([row], using)[0]
@@ -137,7 +140,7 @@ def clear_override(key: str, *, by: str = "", using: str | None = None) -> None:
         now = clock.now(using)
         row = _locked(key, using)
         _lift(row, by, now, using)
-        row.override, row.override_expires_at, row.updated_at = RawJSON(""), None, now
+        row.override, row.override_expires_at, row.updated_at = RawJSON(""), None, max(row.updated_at, now)
         row.save(using=using, update_fields=["override", "override_expires_at", "updated_at"])
         flag_limited(_flagged(key), using)
 
@@ -173,7 +176,7 @@ def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> lis
         found[key] = RateLimit.objects.using(using).create(key=key, created_at=now, updated_at=now)
     for key, row in found.items():
         if row.blocked_until is None or row.blocked_until < until[key]:
-            row.blocked_until, row.updated_at = until[key], now
+            row.blocked_until, row.updated_at = until[key], max(row.updated_at, now)
             row.save(using=using, update_fields=["blocked_until", "updated_at"])
             facts = {"until": format_instant(until[key]), "reason": "rate_limit_until"}
             records.append(catalogue.of_limit("rate_limit.dynamic_adjusted", key, now, "workers", **facts))
@@ -204,7 +207,7 @@ def _lift(row: RateLimit, by: str, now: dt.datetime, using: str) -> None:
     until = row.blocked_until
     if until is None or until <= now:
         return
-    row.blocked_until, row.updated_at = None, now
+    row.blocked_until, row.updated_at = None, max(row.updated_at, now)
     row.save(using=using, update_fields=["blocked_until", "updated_at"])
     put_off = Job.objects.using(using).filter(state=State.AVAILABLE, due_at=until, **_under(row.key))
     put_off.update(due_at=None)
@@ -236,7 +239,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     ended = RateLimit.objects.using(using).filter(override_expires_at__lte=now)
     for key in list(ended.values_list("pk", flat=True)):
         with atomic(using=using):  # by the same condition: an operator may have set another one since
-            if ended.filter(pk=key).update(override=RawJSON(""), override_expires_at=None, updated_at=now):
+            if ended.filter(pk=key).update(override=RawJSON(""), override_expires_at=None, **_written(now)):
                 flag_limited(_flagged(key), using)
     with atomic(using=using):
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))

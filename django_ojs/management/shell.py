@@ -43,6 +43,7 @@ from django_ojs.jobs.selection import JobFilter, JobListFilter, names_in, shown_
 from django_ojs.messages import jobs
 from django_ojs.models import Job, Lease
 from django_ojs.models.job import JobRow
+from django_ojs.output import one_line
 from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import envelope, redaction
 from django_ojs.rules.durations import format_instant, parse_duration_ms
@@ -85,8 +86,8 @@ class ShellCommand(SteadyCommand):
 
     It does what it was told though its output cannot be written, and ends with 1 then: without a word after a reader
     who left (`| head`). Ctrl-C ends it with 130. A database that is away or has no tables is one line, not a traceback;
-    `--traceback` has it. What a terminal cannot show is escaped as JSON does it, so that JSON stays JSON, and
-    `NO_COLOR` is obeyed.
+    `--traceback` has it. What a terminal cannot show, or would obey, is escaped as JSON does it, so that JSON
+    stays JSON, and `NO_COLOR` is obeyed.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class ShellCommand(SteadyCommand):
         return output.fault_of(self.stdout)
 
     def write_json(self, value: Any) -> None:
-        self.stdout.write(jsontext.dumps(value))
+        self.stdout.write(jsontext.printable(jsontext.dumps(value)))
 
     def write_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
         """The rows under their headings, or the sentence `empty` where there are none."""
@@ -199,14 +200,10 @@ def add_act(parser: CommandParser, counted: str = "only say how many") -> None:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table; the first row is its heading."""
+    """The lines of a table; the first row is its heading. What is not printable in a cell is replaced."""
+    rows = [list(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def one_line(text: object) -> str:
-    """One line of printable characters: what a job or a worker says must not steer the terminal."""
-    return "".join(c if c.isprintable() else "�" for c in str(text))
 
 
 def positive(text: str) -> int:
@@ -376,7 +373,7 @@ class Operator(ShellCommand):
     def _write_refusals(self, refused: Sequence[Refusal]) -> bool:
         """Say which jobs refused, and why; whether any did."""
         for job_id, error in refused[:SPELLED_OUT]:
-            reason = str(error)
+            reason = one_line(error)
             self.stderr.write(reason if str(job_id) in reason else f"{job_id}: {reason}")
         return bool(refused)
 

@@ -179,7 +179,7 @@ def _move(name: str, target: str, *, using: str) -> int:
             row["due_at"] = None
     for state in _WAITING:
         store.update_jobs(state, _of(rows, state), ("queue", "rate_key", "unique_key", "due_at"))
-    for model in (Approval, CronRun):  # a FETCH from the target lets the held runs of schedules go
+    for model in (Approval, CronRun):  # a FETCH from the target lets the postponed runs of schedules go
         model.objects.using(using).filter(job_id__in=[row["id"] for row in rows]).update(queue=target)
     if rows:
         wake_workers(using)

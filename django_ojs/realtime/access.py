@@ -64,6 +64,7 @@ class Caller:
         tenants.refuse_streams(router.db_for_write(Job))
         self._scope = scope
         self._ticket: Ticket | None = None
+        self._password = ""  #: of the user behind the ticket: a mark that changes with it
         self.request = self._authenticated(_request(scope), first=True)
         _check_origin(scope, self.request)
 
@@ -129,7 +130,7 @@ class Caller:
         if self._ticket is not None:
             if self._ticket.key_id is not None:
                 return f"key {self._ticket.key_id}"
-            return f"user {self._ticket.user}" if self._ticket.user else ""
+            return f"user {self._ticket.user} {self._password}" if self._ticket.user else ""
         by = self.request.successful_authenticator
         if by is None:
             return ""
@@ -151,7 +152,11 @@ class Caller:
             if self._ticket is None:
                 raise Unauthenticated("The ticket is unknown, used up or expired.", hint="Ask for a new one.")
         if self._ticket is not None:
-            _take_rights(request, self._ticket)
+            password = _take_rights(request, self._ticket)
+            if first:
+                self._password = password
+            elif password != self._password:
+                raise Unauthenticated("The user behind the ticket has another password by now.")
         if self.needs:
             permissions.require_scope(request, self.needs, operation=self.operation, model="event")
         permissions.only_job_events(request)
@@ -246,8 +251,9 @@ def _has_sessions() -> bool:
     return not needs_app or apps.is_installed("django.contrib.sessions")
 
 
-def _take_rights(request: Request, ticket: Ticket) -> None:
-    """Give the request the rights that the caller who asked for the ticket has now."""
+def _take_rights(request: Request, ticket: Ticket) -> str:
+    """Give the request the rights that the caller who asked for the ticket has now; return what changes with the
+    caller's password, as Django's sessions have it."""
     if ticket.key_id is not None:
         key = APIKey.objects.filter(pk=ticket.key_id).first()
         if key is None or keys.status(key) != "active":
@@ -258,6 +264,8 @@ def _take_rights(request: Request, ticket: Ticket) -> None:
         if user is None or not user.is_active:
             raise Unauthenticated("The user behind the ticket is no longer valid.")
         request.user = user
+        return str(user.get_session_auth_hash()) if hasattr(user, "get_session_auth_hash") else ""
+    return ""
 
 
 def _check_origin(scope: Scope, request: Request) -> None:

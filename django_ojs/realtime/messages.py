@@ -34,6 +34,8 @@ _WORDS = frozenset(
     {"invalid_request", "not_found", "unknown_event_id", "permission_denied", "too_many_subscriptions"}
 )  # fmt: skip
 _DIMENSIONS = ("queues", "job_types", "sources", "job_ids")
+#: What narrows a subscription.
+_NARROWING = (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids")
 
 
 class MessageDialect(enum.Enum):
@@ -142,6 +144,7 @@ def _subscribe(message: dict[str, Any]) -> Subscribe:
         return _proposal(message)
     if not channel and message.get("filter") is None:
         raise InvalidRequest("A subscription needs a channel or a filter.", hint=_CHANNELS)
+    _only_in(message, "filter")
     given = _object(message, "filter")
     identity = f"sub_{new_id()}"
     return Subscribe(
@@ -162,8 +165,9 @@ def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
             raise InvalidRequest(f"The queue of the channel {shorten(channel)!r} {error}.") from error
     elif channel != ALL:
         raise InvalidRequest(f"There is no channel {shorten(channel)!r}.", hint=_CHANNELS)
+    _only_in(message, "filter", "event_types")
     narrower = _object(message, "filter")
-    known_only(narrower, ("event_types",), "filter")
+    _only(narrower, ("event_types",), "filter")
     given = message if message.get("event_types") is not None else narrower
     types = _texts(given, "event_types")
     shown: dict[str, Any] = {"filter": narrower}
@@ -174,18 +178,30 @@ def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
 
 
 def _proposal(message: dict[str, Any]) -> Subscribe:
-    given = _object(message, "filters")
+    name = "filter" if message.get("filters") is None else "filters"
+    given = _object(message, name)
+    _only_in(message, *(other for other in ("filters", "filter") if other == name or message.get(other) == given))
     identity = _text(message, "subscription_id") or f"sub_{new_id()}"
     shown = {"filter": given, "filters": given}
     key = f"client {identity}"
     return Subscribe(
-        MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given, "filters"), _after(message), shown,
+        MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given, name), _after(message), shown,
         _texts(given, "workflow_ids"),
     )  # fmt: skip
 
 
+def _only_in(message: dict[str, Any], *read: str) -> None:
+    """Refuse what narrows a subscription in another member of its message than these: it would be passed over."""
+    _only({name: message.get(name) for name in ("filter", "filters", *_NARROWING)}, read)
+
+
+def _only(given: dict[str, Any], known: tuple[str, ...], path: str = "") -> None:
+    """Refuse members that are not known. An empty one narrows nothing."""
+    known_only((name for name, value in given.items() if value), known, path)
+
+
 def _filter(given: dict[str, Any], path: str) -> Filter:
-    known_only(given, (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids"), path)
+    _only(given, _NARROWING, path)
     types = _texts(given, FILTER.name_in(given, "event_types"))
     dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
     dimensions["job_ids"] = tuple(_uuid("job_ids", value) for value in dimensions["job_ids"])

@@ -34,7 +34,7 @@ class NameTooLong(ValueError):
 
 
 def check_type(value: object, hyphens: bool = False) -> str:
-    """`value` if it is a job type; `hyphens` also allows them inside segments (dialect `published`).
+    """`value` as plain text if it is a job type; `hyphens` also allows them inside segments (dialect `published`).
 
     ValueError with what is allowed, NameTooLong beyond 255 characters.
     """
@@ -44,7 +44,7 @@ def check_type(value: object, hyphens: bool = False) -> str:
                 phrase("must have at most %(most)s characters, not %(number)s", most=MAX_TYPE_LENGTH, number=len(value))
             )
         if _is_type(value, hyphens):
-            return value
+            return value if type(value) is str else str.__str__(value)
     if hyphens:
         raise ValueError(
             phrase(
@@ -71,7 +71,7 @@ def _is_queue(text: str) -> bool:
 
 
 def check_queue(value: object) -> str:
-    """`value` if it is a queue name; ValueError with what is allowed, NameTooLong beyond 128 characters."""
+    """`value` as plain text if it names a queue; ValueError with what is allowed, NameTooLong beyond 128 characters."""
     if isinstance(value, str):
         if len(value) > MAX_QUEUE_LENGTH:
             raise NameTooLong(
@@ -80,7 +80,7 @@ def check_queue(value: object) -> str:
                 )
             )
         if _is_queue(value):
-            return value
+            return value if type(value) is str else str.__str__(value)
     raise ValueError(
         phrase(
             "must be lowercase letters, digits, hyphens and dots, starting with a letter or digit, such as email-high"

@@ -196,7 +196,7 @@ class JSONFormatter(logging.Formatter):
         rest = {_RENAMED.get(name, name): value for name, value in given.items() if name not in _KNOWN | hidden}
         if rest:
             line["attributes"] = redact(rest)
-        return jsontext.without_halves(json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":")))
+        return jsontext.printable(json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":")))
 
     def _error(self, record: logging.LogRecord) -> dict[str, Any]:
         given = record.__dict__.get("error")

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from django_ojs import clock
@@ -148,10 +149,23 @@ def _connection(target: Target, address: str, timeout: float) -> HTTPConnection:
     from urllib3.connection import HTTPConnection, HTTPSConnection
 
     if target.scheme == "http":
-        return HTTPConnection(address, target.port, timeout=timeout)
-    return HTTPSConnection(
-        address, target.port, timeout=timeout, ssl_context=tls_context(), server_hostname=target.host
-    )
+        connection = HTTPConnection(address, target.port, timeout=timeout)
+    else:
+        connection = HTTPSConnection(
+            address, target.port, timeout=timeout, ssl_context=tls_context(), server_hostname=target.host
+        )
+    connection.response_class = _FinalAnswer
+    return connection
+
+
+class _FinalAnswer(http.client.HTTPResponse):
+    """The answer behind those that a receiver or a proxy sends before it (1xx): Python passes over 100 only."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 <= self.status < 200 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
 
 
 @contextlib.contextmanager

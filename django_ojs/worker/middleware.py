@@ -145,13 +145,13 @@ def show_logs(verbosity: int) -> None:
 
 
 class Terminal(logging.Formatter):
-    """Lines for people: coloured where the stream is a terminal."""
+    """Lines for people: coloured where the stream is a terminal, which finds nothing else to obey in them."""
 
     def __init__(self, line: str, *, colours: bool) -> None:
         super().__init__(line)
         self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = output.lines(super().format(record))
         colour = _GREEN if getattr(record, "status", "") == "completed" else _COLOURS.get(record.levelno, "")
         return f"\x1b[{colour}m{text}\x1b[0m" if self._colours and colour else text

@@ -39,6 +39,8 @@ _NONE = uuid.UUID(int=0)  #: the key of no workflow
 BRIEF = ("id", "state", "started_at", "finished_at")
 #: How often a cancellation tries anew when members come and go while it collects their locks.
 _TRIES = 20
+#: A failed member in one of these states has to run again.
+_NOT_COMPLETED = frozenset({State.DISCARDED, State.CANCELLED})
 
 
 class WorkflowView(NamedTuple):
@@ -176,8 +178,9 @@ def retry(workflow_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | No
     """Let a failed workflow go on from where it failed: its failed jobs run again, what waited for them waits anew.
 
     Dead letters are revived; a job that was cancelled, refused or deleted is made anew, within the `limits` of the
-    caller and of whoever created the workflow. Raises NotFound, and
-    Conflict for a workflow that has not failed.
+    caller and of whoever created the workflow. Where an operator has retried a failed job by itself since, that run
+    counts: the workflow takes its result, or waits for it. Raises NotFound, and Conflict for a workflow that has not
+    failed.
     """
     using = database(using)
 
@@ -187,12 +190,12 @@ def retry(workflow_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | No
         faulty = rules.causes(flow.shape, flow.progress) if flow and flow.state == Workflow.State.FAILED else []
         steps = WorkflowStep.objects.using(using).filter(workflow_id=workflow_id, position__in=faulty)
         jobs = [step.job_id for step in steps if step.job_id]
-        dead = [row for row in store_of(using).lock(jobs) if _is_dead_letter(row)]
+        members = store_of(using).lock(jobs)
         locked = _locked(workflow_id, "retry", [Workflow.State.FAILED], using)
         if flow is None or locked.row.progress != flow.progress:
             return None
         locked.shape = locked.shape._replace(limits=locked.shape.limits & limits)
-        _resume(locked, faulty, list(steps), dead, now, using)
+        _resume(locked, faulty, list(steps), members, now, using)
         return True
 
     _persist(attempt, using)
@@ -200,14 +203,15 @@ def retry(workflow_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | No
 
 
 def _resume(
-    flow: LockedWorkflow, faulty: list[int], steps: list[WorkflowStep], dead: list[JobRow], now: dt.datetime, using: str
-) -> None:
-    revived = {row["id"] for row in dead}
-    for outcome in retry_jobs(sorted(revived), using=using):
+    flow: LockedWorkflow, faulty: list[int], steps: list[WorkflowStep], members: list[JobRow], now: dt.datetime,
+    using: str,
+) -> None:  # fmt: skip
+    for outcome in retry_jobs([row["id"] for row in members if _is_dead_letter(row)], using=using):
         if isinstance(outcome, OJSError):
             raise outcome
     rules.reopen(flow.shape.graph, flow.letters, faulty)
-    anew = [step for step in steps if step.job_id not in revived]
+    kept = {row["id"] for row in members if row["state"] not in _NOT_COMPLETED or _is_dead_letter(row)}
+    anew = [step for step in steps if step.job_id not in kept]
     for step in anew:  # what cannot be revived waits for its turn, under a new id
         step.job_id, step.error = new_job_id(), None
         flow.letters[step.position] = rules.WAITING
@@ -217,7 +221,9 @@ def _resume(
     flow.row.state, flow.row.finished_at, flow.row.error = Workflow.State.RUNNING, None, None
     if flow.shape.parent_id is not None:  # which knows of the failure, and may have ended
         Workflow.objects.using(using).filter(pk=flow.row.pk).update(outlives_parent=True)
-    advance.on_jobs_ended(advance.go_on([flow], [], now, using, whole=True), now, using)
+    ousted = advance.go_on([flow], [], now, using, whole=True)
+    completed = [row for row in members if row["state"] == State.COMPLETED]
+    advance.on_jobs_ended([*ousted, *completed], now, using)
 
 
 def draft(

@@ -56,6 +56,18 @@ def test_its_pages_answer_and_link_to_one_another() -> None:
         assert "/admin/django_ojs/" not in answer.content.decode()
 
 
+@pytest.mark.django_db
+@pytest.mark.urls("tests.admin.urls_two_sites")
+def test_the_pages_of_each_of_two_sites_link_to_their_own() -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root", password="x"))
+    for here, there in (("admin", "staff"), ("staff", "admin")):
+        for name in ("overview", "dead_letters", "doctor", "job_changelist", "maintenance"):
+            text = client.get(reverse(f"admin:django_ojs_{name}", current_app=here)).content.decode()
+            assert f"/{here}/django_ojs/" in text, name
+            assert f"/{there}/django_ojs/" not in text, name
+
+
 class TestCheck:
     def urls(self, monkeypatch: pytest.MonkeyPatch, settings: Any, *sites: admin.AdminSite) -> None:
         module = types.ModuleType("urls_of_this_test")

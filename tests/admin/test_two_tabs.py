@@ -98,3 +98,16 @@ def test_a_note_about_dead_letters_is_not_lost_either(admin_client: Client) -> N
     assert ErrorNote.objects.get().note == "ask Ann\r\nfirst"
     assert admin_client.post(page, {"note": "known", "seen": "ask Ann\r\nfirst"}).status_code == 302
     assert ErrorNote.objects.get().note == "known"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_mute_stays_as_another_has_set_it_unless_it_is_changed(admin_client: Client, before: bool) -> None:
+    page = reverse("admin:django_ojs_dead_letters_group") + "?type=mail.send&error=OSError&message=gone"
+    box: dict[bool, dict[str, str]] = {True: {"muted": "on"}, False: {}}
+    seen = {"seen": "known", "seen_muted": "on" if before else ""}
+    admin_client.post(page, {"note": "known", "seen": "", "seen_muted": "", **box[before]})
+    assert f'name="seen_muted" value="{seen["seen_muted"]}"' in admin_client.get(page).content.decode()
+    admin_client.post(page, {"note": "known", **seen, **box[not before]})
+    assert ErrorNote.objects.get().muted is not before
+    admin_client.post(page, {"note": "ask Ann", **seen, **box[before]})
+    assert (ErrorNote.objects.get().note, ErrorNote.objects.get().muted) == ("ask Ann", not before)

@@ -339,7 +339,7 @@ def test_sqlite(journal: str, patience: int, mode: str | None, problems: list[st
 
 @pytest.mark.parametrize("level,problems", [("read committed", []), ("serializable", ["django_ojs.W104"])])
 def test_postgresql(level: str, problems: list[str]) -> None:
-    fake: Any = FakeConnection({"isolation": level})
+    fake: Any = FakeConnection({"isolation": level, "encoding": "UTF8"})
     assert ids(list(checks._check_postgresql("default", fake))) == problems
     fake.settings_dict["OPTIONS"]["isolation_level"] = 1
     fake.isolation_level = enum.Enum("IsolationLevel", ["READ_COMMITTED", "SERIALIZABLE"])["SERIALIZABLE"]
@@ -354,9 +354,19 @@ def test_postgresql(level: str, problems: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_mariadb(level: str, skip_locked: bool, problems: list[str]) -> None:
-    assert (
-        ids(list(checks._check_mysql("default", FakeConnection({"isolation": level}, None, skip_locked)))) == problems
-    )
+    fake = FakeConnection({"isolation": level, "character_set": "utf8mb4"}, None, skip_locked)
+    assert ids(list(checks._check_mysql("default", fake))) == problems
+
+
+def test_w107_a_database_that_lacks_characters() -> None:
+    postgresql = FakeConnection({"isolation": "read committed", "encoding": "LATIN1"})
+    mariadb = FakeConnection({"isolation": "READ-COMMITTED", "character_set": "utf8mb3"})
+    for found, name in (
+        (checks._check_postgresql("default", postgresql), "LATIN1"),
+        (checks._check_mysql("default", mariadb), "utf8mb3"),
+    ):
+        (problem,) = found
+        assert (problem.id, name in problem.msg) == ("django_ojs.W107", True)
 
 
 @pytest.mark.django_db

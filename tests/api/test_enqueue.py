@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import enum
 import pickle
 import threading
 import uuid
@@ -240,11 +241,24 @@ def test_cancel_and_retry(send: Any) -> None:
     assert dead.attempt == 0
 
 
+class _Word(str, enum.Enum):  # noqa: UP042 - sites have both kinds
+    QUEUE = "mail"
+    TYPE = "email.other"
+
+
+def test_members_of_an_enum_of_texts_are_their_values() -> None:
+    handle = enqueue(_Word.TYPE, _Word.QUEUE, queue=_Word.QUEUE, tags=[_Word.QUEUE])
+    assert (handle.type, handle.queue, handle.args) == ("email.other", "mail", ["mail"])
+    assert {type(handle.row["type"]), type(handle.row["queue"])} == {str}
+    assert (handle.refresh().type, handle.queue, handle.envelope["tags"]) == ("email.other", "mail", ["mail"])
+
+
 def test_get_job(send: Any) -> None:
     handle = send.enqueue("a", "b")
     assert get_job(handle.id) == get_job(str(handle.id)) == handle
     assert len({get_job(handle.id), handle}) == 1
-    for unknown in ("nonsense", uuid.uuid4()):
+    unknown: Any  # a view that passes on what it got may have anything
+    for unknown in ("nonsense", "\udcff", "", None, 7, uuid.uuid4()):
         with pytest.raises(NotFound):
             get_job(unknown)
 

@@ -35,6 +35,13 @@ def test_one_holder_at_a_time_and_it_is_free_after_the_block(frozen_clock: Froze
     assert not Lease.objects.exists()
 
 
+def test_a_name_that_is_no_text_is_refused() -> None:
+    name: Any
+    for name in (7, None, b"import"):
+        with pytest.raises(TypeError, match=r"^The name of a lock is a text, not "):
+            lock(name, timeout="10m")
+
+
 def test_names_are_told_apart_on_every_database() -> None:
     held = [lock(name, timeout="10m") for name in ("import", "Import", "\u00efmport", "import ", "i" * 200)]
     assert all(one.acquire() for one in held)

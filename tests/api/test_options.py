@@ -11,6 +11,8 @@ from django_ojs.client.options import HANDLER_NAMES, attributes, checked_options
 from django_ojs.errors import InvalidRetryPolicy, OJSError
 from django_ojs.rules import durations
 
+WEST = dt.timezone(dt.timedelta(hours=-5))
+
 
 @pytest.mark.parametrize(
     "value,ms",
@@ -71,7 +73,13 @@ def test_options_become_attributes(options: dict[str, Any], expected: dict[str, 
     [
         ({"at": dt.datetime(2026, 1, 1)}, ValueError, "no time zone"),  # noqa: DTZ001
         ({"at": "tomorrow"}, TypeError, "give a datetime"),
+        ({"at": dt.datetime.max.replace(tzinfo=dt.UTC)}, ValueError, "^at=.* is not within the years 1 to 9999"),
+        ({"expires_at": dt.datetime.max.replace(tzinfo=WEST)}, ValueError, "^expires_at=.* is not within the years"),
         ({"tags": "a"}, TypeError, r"\['a'\]"),
+        ({"tags": 5}, TypeError, "tags=5: give a list"),
+        ({"tags": {"customer": 7}}, TypeError, "tags=.*: give a list"),
+        ({"unique": "1h"}, TypeError, "unique='1h': give True"),
+        ({"unique": 60}, TypeError, "unique=60: give True"),
         ({"timeout": 0}, ValueError, "leave it out"),
         ({"queue": "No Queue"}, ValueError, "queue='No Queue'"),
         ({"retry": 5}, TypeError, "max_attempts"),
@@ -86,6 +94,16 @@ def test_options_become_attributes(options: dict[str, Any], expected: dict[str, 
 def test_mistaken_options_name_themselves(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         attributes(options)
+
+
+def test_a_policy_of_the_wrong_kind_names_itself_also_over_that_of_the_handler() -> None:
+    for name, said in (("retry", "retry=5: give a dict"), ("meta", "meta=5: give a dict")):
+        with pytest.raises(TypeError, match=said):
+            attributes(merged({name: {}}, {name: 5}))
+
+
+def test_a_duration_of_any_length_is_one() -> None:
+    assert milliseconds(10**400, "delay") == durations.MAX_MS
 
 
 def test_an_unknown_option_gets_a_suggestion() -> None:

@@ -25,7 +25,8 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_status
-from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
+from django_ojs.models import AuditEntry, BulkAction, Event, Job, Queue, Workflow
+from django_ojs.queues import maintenance
 from django_ojs.scheduler.scheduler import ROLE, Leadership
 from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
@@ -642,6 +643,29 @@ def test_what_a_terminal_cannot_show_leaves_json_json(child_environment: dict[st
         env=child_environment | {"PYTHONIOENCODING": "ascii"}, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert json.loads(done.stdout.decode("ascii"))[0]["args"] == ["Grüße 東京 🎉"]
+
+
+#: Sets the title of a terminal, clears it (with one character of two), deletes, and turns the text around.
+HOSTILE = "\x1b]0;owned\x07 \x9b2J \x7f \u202e"
+
+
+@pytest.mark.parametrize("command", [
+    "ojs_jobs list", "ojs_jobs list --json", "ojs_jobs show ID", "ojs_jobs attempts ID", "ojs_jobs attempts ID --json",
+    "ojs_dead_letter list", "ojs_dead_letter list --json", "ojs_events", "ojs_events --json", "ojs_bulk show BULK",
+    "ojs_bulk show BULK --json", "ojs_maintenance status", "ojs_maintenance status --json",
+])  # fmt: skip
+def test_what_a_job_says_steers_no_terminal(command: str) -> None:
+    handle = enqueue("mail.send", [HOSTILE], retry={"max_attempts": 1})
+    (row,) = fetch(Fetch(["default"]))
+    fail_one(Failure(row["id"], {"type": "SMTPError", "message": HOSTILE}, "", row["attempt"]))
+    acted = BulkAction.objects.create(
+        verb="cancel", state=BulkAction.State.COMPLETED, actor=HOSTILE, created_at=clock.now(), expected=0,
+        errors=[{"job_id": str(handle.id), "error": HOSTILE}], problem=HOSTILE,
+    )  # fmt: skip
+    maintenance.start(reason=HOSTILE, by="user:ann")
+    shown = run(*command.replace("ID", str(handle.id)).replace("BULK", str(acted.pk)).split())
+    assert ("\\u001b]0;owned" if "json" in command or "show ID" in command else "]0;owned") in shown
+    assert not [line for line in shown.split("\n") if not line.isprintable()]
 
 
 def test_no_color_is_obeyed_unless_colour_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,11 @@ def test_who_may_decide(jobs: WorkerJobs, anna: User, ben: User) -> None:
     for one in (ben, root):
         with pytest.raises(PermissionDenied):
             approve(approval, by=one)
-    with pytest.raises(NotFound):
-        approve(uuid.uuid4(), by=carl)
+    for unknown in (uuid.uuid4(), "nonsense", ""):
+        with pytest.raises(NotFound):
+            approve(unknown, by=carl)
+        with pytest.raises(NotFound):
+            delegate_approval(unknown, [ben], by=carl)
     assert asked().state == "open"
 
 

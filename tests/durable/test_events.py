@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import enum
 import json
 import uuid
 from typing import Any
@@ -269,6 +270,15 @@ def test_what_no_event_is_called(name: str, key: str) -> None:
     assert found.value.details["field"] == ("name" if key == "" else "key")
     with pytest.raises(StepError, match="printable"):
         job_context().wait_for_event(name, key=key)
+
+
+class _Order(str, enum.Enum):  # noqa: UP042 - sites have both kinds
+    SEVENTH = "7"
+
+
+def test_a_key_that_is_a_member_of_an_enum_is_its_value() -> None:
+    assert emit_event("order.paid", _Order.SEVENTH).key == "7"
+    assert not emit_event("order.paid", "7").is_new
 
 
 def test_what_no_event_carries(settings: Any) -> None:

@@ -732,6 +732,39 @@ def test_a_job_that_begins_again_at_a_step_forgets_what_that_did_inside(jobs: Wo
     assert names(handle.id) == ["first"]
 
 
+def test_a_job_that_begins_again_inside_of_a_step_does_that_step_again(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def work(context: JobContext) -> None:
+        context.step("one", calls.append, "one")
+        if calls == ["one"]:
+            calls.append("failed")  # the outer step is recorded now, before what it does inside next
+            raise ValueError
+        context.step("two", calls.append, "two")
+
+    @job("flow.anew.inside", durable=True)
+    def handler(context: JobContext) -> None:
+        context.step("work", work, context, retry={"max_attempts": 2, "initial_interval": "1m"})
+        context.wait_for_event("go")
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert names(handle.id)[:3] == ["work > one", "work", "work > two"]
+    restart_from(handle.id, "work > two")
+    assert names(handle.id) == ["work > one"]
+    jobs.drain(with_scheduled=True)
+    assert calls == ["one", "failed", "two", "two"]
+
+
+@pytest.mark.parametrize("name", ["travel > bus", "a > b > c"])
+def test_no_step_has_a_name_like_that_of_one_inside(jobs: WorkerJobs, name: str) -> None:
+    @job("flow.like", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step(name, int)
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert "stands between the name of a step" in handle.refresh().errors[0]["message"]
+
+
 def test_a_step_inside_of_others_has_a_name_that_is_kept(jobs: WorkerJobs) -> None:
     @job("flow.long", durable=True, retry={"max_attempts": 1})
     def handler(context: JobContext) -> None:

@@ -148,6 +148,18 @@ class TestRegistry:
         assert put(own, "a.b/2", {"schema": TWO}).status_code == 201
         assert own.delete("/admin/schemas/a.b/2").status_code == 200
 
+    @pytest.mark.parametrize("path", ["/jobs", "/jobs/batch", "/jobs/bulk", "/workflows"])
+    def test_what_a_limited_key_pushes_is_told_nothing_of_the_schemas_of_others(self, with_key: Any, path: str) -> None:
+        admin = with_key("admin")
+        assert put(admin, "pay.run/1", {"schema": USER}).status_code == 201
+        job = {"type": "mail.send", "args": [{}], "schema": "urn:ojs:schema:pay.run:v1"}
+        whole = {"/jobs": job, "/workflows": {"type": "group", "name": "w", "jobs": [job]}}
+        body = whole.get(path, {"jobs": [job]})
+        assert "required" in admin.post(path, body).content.decode()
+        limited = with_key("push", job_types=["mail.*"]).post(path, body)
+        assert limited.status_code == 201, limited.content
+        assert "required" not in limited.content.decode()
+
     def test_the_admin_family_has_the_scopes_of_admin(self, with_key: Any) -> None:
         with_key("admin").post("/schemas", {"job_type": "a.b", "version": 1, "schema": TWO})
         for path in ("", "/a.b", "/a.b/versions", "/a.b/1"):

@@ -228,6 +228,29 @@ class TestAClockThatWasAhead:
         frozen_clock.advance(seconds=61)
         assert len(fetch(Fetch(["default"]))) == 1
 
+    @pytest.mark.parametrize("by", ["an override", "the end of one", "its removal", "a block", "a lifted block"])
+    def test_leaves_no_throttle_shut_that_is_written_before_the_next_start(self, frozen_clock: Any, by: str) -> None:
+        limit = {"throttle": {"limit": 1, "period": "PT1M"}}
+        push([{"type": "a.b", "args": [], "rate_limit": {"key": "mail", **limit}}] * 2)
+        start = frozen_clock.now
+        frozen_clock.advance(days=1)
+        assert len(fetch(Fetch(["default"]))) == 1
+        frozen_clock.move_to(start)
+        configuration.forget()
+        if by in ("a block", "a lifted block"):
+            ratelimits.block({"mail": start + dt.timedelta(seconds=5)}, start, "default")
+            if by == "a lifted block":
+                ratelimits.lift("mail")
+            frozen_clock.advance(seconds=6)
+        else:
+            ratelimits.override("mail", {**limit, "expires_at": (start + dt.timedelta(seconds=5)).isoformat()})
+            if by == "its removal":
+                ratelimits.clear_override("mail")
+            if by == "the end of one":
+                frozen_clock.advance(seconds=6)
+                ratelimits.prune(frozen_clock.now, 1000, "default")
+        assert len(fetch(Fetch(["default"]))) == 1
+
     def test_leaves_no_queue_that_is_never_removed(self, frozen_clock: Any) -> None:
         push([{"type": "a.b", "queue": "q", "args": []}])
         start = frozen_clock.now

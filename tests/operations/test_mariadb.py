@@ -54,6 +54,14 @@ def test_a_change_of_jobs_fits_no_index_but_that_of_their_ids() -> None:
 UNIQUE = {"type": "a.b", "args": [1], "unique": {"keys": ["type", "args"], "on_conflict": "ignore"}}
 
 
+def test_tables_that_tests_make_without_migrations_lack_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql, "_UNIQUE", "no_such_index")
+    first, again = push([UNIQUE]), push([UNIQUE])
+    assert first[0].row is not None
+    assert again[0].row == first[0].row
+    assert Job.objects.count() == 1
+
+
 def pushed(**more: Any) -> Any:
     (one,) = push([{"type": "a.b", "args": [1], **more}])
     assert one.row is not None

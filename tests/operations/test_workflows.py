@@ -502,6 +502,26 @@ class TestRetry:
         complete()
         assert shown(flow)["state"] == "completed"
 
+    @pytest.mark.parametrize("when", ["waits", "runs", "has completed"])
+    def test_a_member_that_was_retried_by_itself_runs_once(self, when: str) -> None:
+        flow = create(type="chain", name="c", steps=[job("a"), job("b")])
+        old = discard()["id"]
+        retry_one(old)
+        if when != "waits":
+            claim()
+        if when == "has completed":
+            ack([Ack(old, "1")])
+        operations.retry(flow.pk)
+        assert Job.objects.filter(type="test.a").count() == 1
+        if when == "waits":
+            claim()
+        if when != "has completed":
+            ack([Ack(old, "1")])
+        assert envelope.render(complete())["parent_results"] == [1]
+        assert shown(flow)["state"] == "completed"
+        done = log.read(workflow_id=flow.pk, types=["workflow.step_completed"]).events
+        assert [event["data"]["steps_remaining"] for event in done] == [1, 0]
+
     def test_only_the_failed_callback_runs_again(self) -> None:
         callbacks = {"on_complete": job("all"), "on_failure": job("bad")}
         flow = create(type="batch", jobs=[job("a")], callbacks=callbacks)

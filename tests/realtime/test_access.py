@@ -281,6 +281,23 @@ class TestRightsThatEnd:
             assert (await socket.take())["code"] == "permission_denied"
             assert await socket.end() == 4401
 
+    async def test_a_ticket_of_a_user_who_has_another_password(self) -> None:
+        user = await do(viewer, "ann")
+        old, _ = await do(keys.issue_ticket, None, user)
+
+        def change() -> None:
+            user.set_password("other")
+            user.save()
+
+        async with connected(f"/ojs/v1/ws?ticket={old}") as socket:
+            await works(socket)
+            await do(change)
+            new, _ = await do(keys.issue_ticket, None, user)
+            async with connected(f"/ojs/v1/ws?ticket={new}") as other:
+                assert (await socket.take())["code"] == "permission_denied"
+                assert await socket.end() == 4401
+                await works(other)
+
     @pytest.mark.parametrize("cookie", [{}, {**ORIGIN, "cookie": "lb=1"}])
     async def test_a_user_of_a_class_of_the_site(self, settings: Any, cookie: dict[str, str]) -> None:
         """Whom a class of the site recognises by a header of its own. A program has no origin."""

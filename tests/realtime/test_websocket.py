@@ -111,6 +111,19 @@ class TestDialects:
             gone = await socket.ask({"action": "unsubscribe", "subscription_id": "mine"})
             assert gone["subscription_id"] == "mine"
 
+    async def test_a_filter_beside_an_id_of_the_client_counts_and_what_is_empty_narrows_nothing(self) -> None:
+        wanted, empty = {"queues": ["mail"]}, {"types": [], "queues": None, "job_types": []}
+        async with connected() as socket:
+            for given in ({"filter": wanted}, {"filters": wanted, "filter": wanted}, {"filters": wanted, "filter": {}}):
+                answer = await subscribe(socket, subscription_id="mine", **given)
+                assert answer["filters"] == wanted
+            await enqueue("a.b")
+            await enqueue("a.b", queue="mail")
+            assert (await socket.take())["event"]["data"]["queue"] == "mail"
+            await socket.nothing()
+            await subscribe(socket, channel="all", filter=empty, filters={}, event_types=[])
+            await subscribe(socket, channel="events", filter=empty, event_types=[], queues=[])
+
     async def test_all_of_them_on_one_connection(self) -> None:
         """Bare once though two subscriptions match, wrapped once for each of the others."""
         async with connected() as socket:
@@ -380,6 +393,12 @@ NONSENSE = [
     '{"action":"subscribe","filter":{"job_ids":["x"]}}', '{"action":"subscribe","filters":{"types":{}}}',
     '{"action":"subscribe","filter":{"queue":["mail"]}}', '{"action":"subscribe","filters":{"job_type":["a.b"]}}',
     '{"action":"subscribe","channel":"all","filter":{"queues":["mail"]}}',
+    '{"action":"subscribe","channel":"all","queues":["mail"]}',
+    '{"action":"subscribe","channel":"events","queues":["mail"]}',
+    '{"action":"subscribe","channel":"events","filters":{"queues":["mail"]}}',
+    '{"action":"subscribe","filter":{},"event_types":["job.failed"]}',
+    '{"action":"subscribe","filters":{"types":["job.failed"]},"filter":{"queues":["mail"]}}',
+    '{"action":"subscribe","subscription_id":"a","queues":["mail"]}',
     '{"action":"resume"}', '{"action":"resume","last_event_id":[]}',
     '{"action":"resume","last_event_id":"evt_1","subscriptions":[1]}', '{"action":"unsubscribe","channel":[]}',
     "[" * 5000 + "]" * 5000, '{"action":"subscribe","channel":"events","after":"\\u0000"}',

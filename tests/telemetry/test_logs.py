@@ -274,6 +274,13 @@ def test_a_line_is_one_line_whatever_is_in_it() -> None:
     assert b"\n" not in JSONFormatter().format(record).encode()
 
 
+def test_a_line_steers_no_terminal_and_says_the_same() -> None:
+    said = "caf\u00e9 \x1b]0;owned\x07 \x9b2J \x7f \u202e"
+    line = JSONFormatter().format(logging.makeLogRecord({"levelno": 20, "name": "x", "msg": said}))
+    assert line.isprintable()
+    assert json.loads(line)["message"] == said
+
+
 @pytest.mark.parametrize("verbosity, heard", [(0, 30), (1, 30), (2, 30), (3, 10)])
 def test_a_terminal_shows_changes_only_when_everything_is_wanted(
     verbosity: int, heard: int, monkeypatch: Any, listen: Any

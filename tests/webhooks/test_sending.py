@@ -127,6 +127,23 @@ def test_what_a_status_means(receiver: Receiver, sender: Sender, status: int, ve
     assert (delivery.status, delivery.response_status) == (verdict, status)
 
 
+@pytest.mark.parametrize("status, verdict", [(204, "success"), (503, "failed")])
+def test_what_comes_before_the_answer_is_not_the_answer(
+    receiver: Receiver, sender: Sender, status: int, verdict: str
+) -> None:
+    def hint(handler: Handler) -> None:
+        for interim in (b"100 Continue", b"102 Processing", b"103 Early Hints\r\nLink: </a.css>; rel=preload"):
+            handler.wfile.write(b"HTTP/1.1 " + interim + b"\r\n\r\n")
+        handler.wfile.write(b"HTTP/1.1 %d Fine\r\nContent-Length: 0\r\n\r\n" % status)
+
+    subscribe(receiver.url())
+    receiver.plan(hint)
+    enqueue("a.b")
+    deliver(sender)
+    (delivery,) = deliveries()
+    assert (delivery.status, delivery.response_status) == (verdict, status)
+
+
 @pytest.mark.parametrize("asked, seconds", [("90", 90), ("5", 30), ("nonsense", 30), ("9" * 10, LONGEST_WAIT)])
 def test_retry_after_lengthens_the_wait(
     receiver: Receiver, sender: Sender, frozen_clock: Any, asked: str, seconds: float

@@ -58,6 +58,20 @@ def test_success_and_the_next_attempt_show_at_the_default_verbosity(terminal: li
     assert "attempt 1 of 3 failed (Retry: The handler asked for a retry.), the next one is at " in lines
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_a_handler_raises_steers_no_terminal(terminal: list[str], drain: Any) -> None:
+    @job("test.hostile", retry={"max_attempts": 2})
+    def hostile(name: str) -> None:
+        raise ValueError(f"no customer {name}")
+
+    middleware.show_logs(1)
+    hostile.enqueue("\x1b]0;owned\x07 \x9b2J")
+    drain()
+    lines = "".join(terminal)
+    assert "]0;owned" in lines
+    assert not {"\x07", "\x9b", "\x1b]"} & {lines[i : i + n] for i in range(len(lines)) for n in (1, 2)}
+
+
 @pytest.mark.parametrize("seconds,expected", [(4.9, []), (5.0, ["3 more jobs completed in 5 s."])])
 def test_a_flood_of_jobs_is_summed_up(caplog: pytest.LogCaptureFixture, seconds: float, expected: list[str]) -> None:
     caplog.set_level(logging.INFO, "django_ojs.jobs")

@@ -14,6 +14,7 @@ from django_ojs.jobs import bulk
 from django_ojs.management.shell import IN_PART, ProgressLine, ShellCommand, entry, positive
 from django_ojs.messages import jobs
 from django_ojs.models import BulkAction
+from django_ojs.output import one_line
 from django_ojs.rules.durations import format_instant
 
 _HEADINGS = ("ID", "ACT", "STATE", "DONE", "OF", "REFUSED", "WHO", "ASKED FOR")
@@ -64,9 +65,9 @@ class Command(ShellCommand):
                 f"{_act(action)}: {action.state}, {action.matched:,} of {jobs(of)}, {action.failed:,} refused."
             )
             for refusal in action.errors or ():
-                self.stderr.write(f"{refusal['job_id']}: {refusal['error']}")
+                self.stderr.write(one_line(f"{refusal['job_id']}: {refusal['error']}"))
             if action.problem:
-                self.stderr.write(f"Its latest batch broke off: {action.problem}")
+                self.stderr.write(one_line(f"Its latest batch broke off: {action.problem}"))
         if action.state == _RUNNING:
             self.warn_without_scheduler("goes on")
         if action.state == _RUNNING and watch:

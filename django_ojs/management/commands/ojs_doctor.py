@@ -11,7 +11,8 @@ from django.core.management.base import CommandParser
 
 from django_ojs import clock, doctor
 from django_ojs.database import database
-from django_ojs.management.shell import ShellCommand, one_line
+from django_ojs.management.shell import ShellCommand
+from django_ojs.output import one_line
 from django_ojs.rules import suggest
 from django_ojs.rules.durations import format_instant
 

@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from django_ojs import clock, jsontext
+from django_ojs import clock
 from django_ojs.backoff import Backoff
 from django_ojs.database import leave_old_server, note_read_only
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.faults import passes
-from django_ojs.management.shell import ShellCommand, name_argument, one_line, refuse_unmigrated
+from django_ojs.management.shell import ShellCommand, name_argument, refuse_unmigrated
+from django_ojs.output import one_line
 from django_ojs.rules import durations
 from django_ojs.rules.ids import parse_id
 from django_ojs.workflows.workflow import identify
@@ -135,7 +136,7 @@ class Command(ShellCommand):
         self.stderr.write(self.style.WARNING(line))
 
     def _json(self, event: dict[str, Any]) -> None:
-        self.stdout.write(jsontext.dumps(event))
+        self.write_json(event)
 
     def _line(self, event: dict[str, Any]) -> None:
         data, kind = event["data"], event["type"]

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import jsontext, states
+from django_ojs import jsontext, output, states
 from django_ojs.database import database, leave_old_server
 from django_ojs.errors import OJSError
 from django_ojs.http import redacted
@@ -20,7 +20,7 @@ from django_ojs.jobs.attempts import Attempt
 from django_ojs.jobs.bulk import JOBS, How
 from django_ojs.jobs.read import info
 from django_ojs.jobs.retry import restart_from
-from django_ojs.management.shell import JobAction, Operator, last_error, one_line, positive
+from django_ojs.management.shell import JobAction, Operator, last_error, positive
 from django_ojs.models.job import JobRow
 from django_ojs.rules import envelope, joblogs, redaction
 from django_ojs.rules.durations import format_instant
@@ -73,7 +73,7 @@ class Command(Operator):
         row = info(get_job(options["id"]).id)
         shown = redaction.job(envelope.render(row))
         members = (f"  {jsontext.dumps(name)}: {jsontext.dumps(value)}" for name, value in shown.items())
-        self.stdout.write("{\n" + ",\n".join(members) + "\n}")
+        self.stdout.write("{\n" + ",\n".join(map(jsontext.printable, members)) + "\n}")
 
     def do_attempts(self, options: dict[str, Any]) -> None:
         from django_ojs.client.handle import get_job
@@ -97,7 +97,7 @@ class Command(Operator):
                 ended = row["state"] in states.TERMINAL  # what is stored of it is stored before that
                 while found := lines.new():
                     for line in found:
-                        self.stdout.write(printable_lines(redacted.log_text(redacted.log_line(line, mask))))
+                        self.stdout.write(output.lines(redacted.log_text(redacted.log_line(line, mask))))
                 self.flush()
                 if ended or not options["follow"]:
                     return
@@ -154,11 +154,6 @@ _ATTEMPT_COLUMNS: dict[str, Callable[[Attempt], str]] = {
     "RELEASE": lambda one: one.release,
     "ERROR": lambda one: shorten(f"{one.error.get('type')}: {one.error.get('message')}") if one.error else "",
 }
-
-
-def printable_lines(text: str) -> str:
-    """A text without what would move a terminal's cursor."""
-    return "\n".join(one_line(line) for line in text.split("\n"))
 
 
 _COLUMNS: dict[str, Callable[[JobRow], str]] = {

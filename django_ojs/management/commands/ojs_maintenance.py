@@ -14,6 +14,7 @@ from django_ojs.http.server import rendered
 from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.messages import jobs
 from django_ojs.models import Maintenance
+from django_ojs.output import one_line
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.rules.durations import format_instant
@@ -88,7 +89,7 @@ def _sentence(mode: Maintenance | None) -> str:
         return "Maintenance mode is off."
     by = f" by {mode.enabled_by}" if mode.enabled_by else ""
     reason = f": {mode.reason}" if mode.reason else "."
-    lines = [f"Maintenance mode is on since {format_instant(mode.enabled_at)}{by}{reason}"]
+    lines = [one_line(f"Maintenance mode is on since {format_instant(mode.enabled_at)}{by}{reason}")]
     if mode.estimated_end:
         how = "It ends by itself at" if mode.auto_end else "It will take until about"
         lines.append(f"{how} {format_instant(mode.estimated_end)}.")

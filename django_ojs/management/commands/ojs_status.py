@@ -22,6 +22,7 @@ from django_ojs.management.commands.ojs_queues import queue_facts
 from django_ojs.management.shell import IN_PART, ShellCommand, duration_argument, positive, table
 from django_ojs.models import OutboxEntry, Queue, Worker
 from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
+from django_ojs.output import one_line
 from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
 from django_ojs.rules.durations import format_instant
@@ -137,5 +138,5 @@ def _page(facts: dict[str, Any]) -> str:
     if facts["outbox"] and any(facts["outbox"].values()):
         parts[0].append("The outbox has {waiting} that wait and {aside} set aside.".format_map(facts["outbox"]))
     if facts["attention"]:
-        parts.append([f"! {line}" for line in facts["attention"]])
+        parts.append([one_line(f"! {line}") for line in facts["attention"]])
     return "\n\n".join("\n".join(part) for part in parts)
