@@ -8,7 +8,7 @@ from django.db import connection
 
 from benchmarks import measures, processes
 from django_ojs.jobs.push import push
-from django_ojs.models import Job, JobStep
+from django_ojs.models import CountDelta, Job, JobStep
 from django_ojs.rules.ids import new_job_id
 from django_ojs.states import State
 
@@ -56,10 +56,11 @@ def beside_nobody(jobs: int, database: str) -> float:
 
 
 def _until_held(sleepers: int, database: str) -> None:
-    """Let a worker run them until all have given their slots back."""
-    with processes.running(processes.worker("--no-scheduler", "--queues", "default"), database):
+    """Let a worker run them until all have given their slots back, and its scheduler has counted them: else the
+    drain would be measured beside that, too."""
+    with processes.running(processes.worker("--queues", "default"), database):
         deadline = time.monotonic() + 600
-        while Job.objects.filter(state=State.RETRYABLE).count() < sleepers:
+        while Job.objects.filter(state=State.RETRYABLE).count() < sleepers or CountDelta.objects.exists():
             if time.monotonic() > deadline:
                 raise RuntimeError("The jobs that sleep and wait were not all begun within ten minutes.")
             time.sleep(0.25)
