@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import AnonymousUser
+from django.contrib.sessions.backends.base import SessionBase
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
@@ -113,6 +115,14 @@ class StaffSessionAuthentication(BaseAuthentication):
         if reason:
             hint = "Send the value of the csrftoken cookie as X-CSRFToken, or use an API key."
             raise PermissionDenied(f"CSRF check failed: {reason}", details={"reason": "csrf"}, hint=hint)
+
+
+def session_of(request: Request) -> SessionBase | None:
+    """The session that says who is calling; None where something else does."""
+    session = getattr(request._request, "session", None)
+    if not isinstance(session, SessionBase) or not request.user.is_authenticated:
+        return None
+    return session if session.get(SESSION_KEY) == str(request.user.pk) else None
 
 
 #: The classes that go by the headers `Authorization` and `Cookie` alone, and whose callers are looked up again by

@@ -130,7 +130,8 @@ class Caller:
         if self._ticket is not None:
             if self._ticket.key_id is not None:
                 return f"key {self._ticket.key_id}"
-            return f"user {self._ticket.user} {self._password}" if self._ticket.user else ""
+            marks = self._ticket.user, self._password, self._ticket.session
+            return f"user {' '.join(marks)}" if self._ticket.user else ""
         by = self.request.successful_authenticator
         if by is None:
             return ""
@@ -241,7 +242,11 @@ def _session_user(http: HttpRequest) -> Any:
     cookie = http.COOKIES.get(settings.SESSION_COOKIE_NAME)
     if not cookie or "\0" in cookie or not _has_sessions():
         return AnonymousUser()
-    http.session = import_module(settings.SESSION_ENGINE).SessionStore(cookie)
+    return _user_of_session(http, cookie)
+
+
+def _user_of_session(http: HttpRequest, key: str) -> Any:
+    http.session = import_module(settings.SESSION_ENGINE).SessionStore(key)
     return get_user(http)
 
 
@@ -263,6 +268,8 @@ def _take_rights(request: Request, ticket: Ticket) -> str:
         user = get_user_model()._default_manager.filter(pk=ticket.user).first()
         if user is None or not user.is_active:
             raise Unauthenticated("The user behind the ticket is no longer valid.")
+        if ticket.session and _user_of_session(HttpRequest(), ticket.session) != user:
+            raise Unauthenticated("The session behind the ticket has ended.")
         request.user = user
         return str(user.get_session_auth_hash()) if hasattr(user, "get_session_auth_hash") else ""
     return ""
