@@ -522,9 +522,11 @@ def test_an_origin_may_open_a_socket_where_its_posts_would_pass(
     for origin in ORIGINS:
         request = access._request(scope)._request
         request.META["HTTP_ORIGIN"] = origin
-        assert access._is_allowed(origin, request) == check._origin_verified(request), origin
-        allowed |= {origin} if access._is_allowed(origin, request) else set()
+        assert access.is_allowed_origin(origin, request) == check._origin_verified(request), origin
+        allowed |= {origin} if access.is_allowed_origin(origin, request) else set()
     assert {"https://app.example", "https://a.wild.example", "http://a.port.example:8080"} <= allowed
     settings.CSRF_TRUSTED_ORIGINS = []
     settings.OJS = {"REALTIME_ALLOWED_ORIGINS": TRUSTED}
-    assert {origin for origin in ORIGINS if access._is_allowed(origin, access._request(scope)._request)} == allowed
+    assert {
+        origin for origin in ORIGINS if access.is_allowed_origin(origin, access._request(scope)._request)
+    } == allowed
