@@ -198,9 +198,9 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         if not permissions.is_limited(self.request):
             return found.all()
         reach = permissions.limits(self.request)
-        within = reach.condition() & (Q(job__state=None) | reach.condition("job__"))  # a job may change its queue
-        jobs = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
-        return found.filter(~Exists(jobs.filter(~within)))
+        steps = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
+        moved = steps.exclude(reach.condition("job__"))  # a job may change its queue
+        return found.filter(~Exists(steps.exclude(reach.condition())), ~Exists(moved))
 
     @operation(scope="read", answer=WorkflowLineSerializer)
     def list(self, request: Request) -> Response:

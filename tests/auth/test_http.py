@@ -83,7 +83,7 @@ def test_a_page_of_another_site_sends_nothing_without_asking_first(client: Clien
     assert post("application/json", origin) == 201, "the browser has asked"
     assert post("", None) == post("", "http://testserver") == 201
     settings.CSRF_TRUSTED_ORIGINS = [origin]
-    assert post("", origin) == (403 if origin == "null" else 201)
+    assert post("", origin) == 201
 
 
 def test_a_customer_of_the_site_is_refused(django_user_model: Any, client: Client) -> None:

@@ -316,6 +316,7 @@ class TestLaterSteps:
     def test_a_workflow_is_beyond_a_key_once_a_job_of_it_is(self, with_key: Any) -> None:
         steps = [STEP, {**STEP, "type": "a.c"}]
         flow = workflow.create({"type": "chain", "name": "n", "steps": steps}).workflow
+        workflow.create({"type": "chain", "name": "later", "steps": [STEP, {**STEP, "queue": "b"}]})
         api = with_key("admin", queues=["a"])
         path = f"/workflows/{flow.public_id}"
         assert api.get(path).status_code == 200
@@ -324,7 +325,7 @@ class TestLaterSteps:
         error_of(api.get(path), 403, "permission_denied")
         error_of(api.delete(path), 403, "permission_denied")
         assert api.get("/workflows").json()["workflows"] == []
-        assert len(with_key("read", queues=["a", "b"]).get("/workflows").json()["workflows"]) == 1
+        assert len(with_key("read", queues=["a", "b"]).get("/workflows").json()["workflows"]) == 2
 
 
 class TestSchedules:
