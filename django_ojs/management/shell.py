@@ -115,7 +115,7 @@ class ShellCommand(SteadyCommand):
         except BackendUnavailable:
             raise
         except OJSError as error:
-            raise CommandError(one_line(error.message)) from error
+            raise CommandError(error.message) from error
 
     def handle(self, *args: Any, **options: Any) -> None:
         getattr(self, f"do_{options['action'].replace('-', '_')}")(options)

@@ -352,15 +352,6 @@ class TestCommand:
         assert said in output
         assert "1 problem found." in output
 
-    @pytest.mark.parametrize("options", [[], ["--json"]])
-    def test_what_a_document_says_does_not_steer_the_terminal(self, tmp_path: Path, options: list[str]) -> None:
-        path = self.write(
-            tmp_path, {**FINE, "retry": {"max_attempts": 1, "\x9b2J\u202e": 1}, "\x9b1m": 1, "id": "\x9b"}
-        )
-        output, fine = self.run(*options, path)
-        assert not fine
-        assert output.replace("\n", "").isprintable()
-
     def test_options(self, tmp_path: Path) -> None:
         assert not self.run("--complete", self.write(tmp_path, FINE))[1]
         output, fine = self.run("--sequence", self.write(tmp_path, ["PUSH", "ACK"]))

@@ -13,7 +13,6 @@ from django.core.management.base import CommandError
 
 from django_ojs import jsontext, spellings
 from django_ojs.management.shell import ShellCommand
-from django_ojs.output import one_line
 from django_ojs.rules.problems import Problem, validate_sequence
 
 
@@ -34,12 +33,11 @@ class Command(ShellCommand):
         found = [(name, problem) for name in options["files"] for problem in self._check(name, options)]
         if options["json"]:
             entries = [{"file": name, **problem._asdict()} for name, problem in found]
-            written = json.dumps(entries, ensure_ascii=False, indent=2).split("\n")
-            self.stdout.write("\n".join(map(jsontext.printable, written)))
+            self.stdout.write(json.dumps(entries, ensure_ascii=False, indent=2))
         else:
             for name, problem in found:
-                self.stdout.write(one_line(f"{name}: {problem.path or 'document'}: {problem.message}"))
-                self.stdout.write(one_line(f"    {problem.hint}"))
+                self.stdout.write(f"{name}: {problem.path or 'document'}: {problem.message}")
+                self.stdout.write(f"    {problem.hint}")
         if found:
             raise CommandError(f"{len(found)} problem{'s' if len(found) > 1 else ''} found.")
         if not options["json"]:
