@@ -94,10 +94,11 @@ class Limits:
         """The first of these queues whose jobs lie outside of the limits."""
         return next((queue for queue in queues if not self.covers_jobs_of(queue)), None)
 
-    def condition(self) -> Q:
-        """Jobs, schedules, and all else with a `queue` and a `type`, that lie within the limits."""
-        condition = Q() if self.queues is None else Q(queue__in=list(self.queues))
-        return condition if self.types is None else condition & any_of("type", self.types)
+    def condition(self, of: str = "") -> Q:
+        """Jobs, schedules, and all else with a `queue` and a `type`, that lie within the limits; with `of` those whose
+        relation it is, such as `job__`."""
+        condition = Q() if self.queues is None else Q(**{f"{of}queue__in": list(self.queues)})
+        return condition if self.types is None else condition & any_of(f"{of}type", self.types)
 
 
 def _common(one: Limits, other: Limits) -> tuple[str, ...] | None:

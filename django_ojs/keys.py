@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import hmac
+import operator
 import re
 import secrets
 import time
@@ -273,24 +274,38 @@ _PAST = "This is in the past: choose a later time, or none for a key that does n
 
 
 TICKET_PREFIX = "tkt_"
+#: Bytes. Of a longer key of a session nothing is stored: it is the session itself, which stands in the cookie alone.
+MAX_SESSION = 100
 
 
-def issue_ticket(key: APIKey | None, user: Any) -> tuple[str, dt.datetime]:
-    """A ticket with the rights of this key, or else of this user (None: an anonymous caller); and when it expires."""
+def issue_ticket(key: APIKey | None, user: Any, session: str = "") -> tuple[str, dt.datetime]:
+    """A ticket with the rights of this key, or else of this user (None: an anonymous caller); and when it expires.
+
+    `session` is the key of the session with which the user asks; '': none.
+    """
     using = router.db_for_write(Ticket)
     now = clock.now(using)
     expires_at = now + dt.timedelta(seconds=ojs_settings.REALTIME_TICKET_TTL)
     text = TICKET_PREFIX + secrets.token_urlsafe(32)
     tickets = Ticket.objects.using(using)
     tickets.filter(expires_at__lt=now).delete()
-    tickets.create(digest=digest(text), key=key, user="" if user is None else str(user.pk), expires_at=expires_at)
+    tickets.create(
+        digest=digest(text), key=key, user="" if user is None else str(user.pk), expires_at=expires_at,
+        session=_veiled(session.encode(), text).hex() if len(session.encode()) <= MAX_SESSION else "",
+    )  # fmt: skip
     return text, expires_at
 
 
 def redeem_ticket(text: str) -> Ticket | None:
-    """Use the ticket up; None if there is none, or if it was used before or has expired."""
+    """Use the ticket up; None if there is none, or if it was used before or has expired. Its `session` is the key."""
     tickets = Ticket.objects.using(router.db_for_write(Ticket)).filter(pk=digest(text))
     ticket = tickets.select_related("key").first()
     if ticket is None or not tickets.delete()[0]:  # of several that try one deletes it
         return None
+    ticket.session = _veiled(bytes.fromhex(ticket.session), text).decode()
     return ticket if ticket.expires_at > clock.now(router.db_for_write(Ticket)) else None
+
+
+def _veiled(content: bytes, ticket: str) -> bytes:
+    """A text that says nothing without the ticket, of which only a digest is stored; and with it the text again."""
+    return bytes(map(operator.xor, content, hashlib.shake_256(ticket.encode()).digest(len(content))))

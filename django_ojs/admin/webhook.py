@@ -248,6 +248,15 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).defer(*self.large_columns)
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """What a receiver said only for who may have it sent again, as over HTTP."""
+        if self.has_right(request, "change"):
+            return self.fieldsets
+        return [
+            (title, {"fields": [name for name in given["fields"] if name != "answer"]})
+            for title, given in self.fieldsets
+        ]
+
     short_id = display.column(display.ends, "public_id", "id")
     identity = display.column(display.code, "public_id", "id")
     shown_type = display.column(display.code, "event_type", "event")

@@ -109,6 +109,8 @@ _register(bytes, "bytes", bytes.hex, bytes.fromhex)
 _register(tuple, "tuple", list, tuple)
 _register(set, "set", list, set)
 _register(frozenset, "frozenset", list, frozenset)
+#: The types that say nothing of the site.
+_OF_ALL = frozenset({*_by_name, "dict"})
 
 
 def encode(value: Any, step: str) -> str:
@@ -124,6 +126,24 @@ def decode(text: str) -> Any:
     """What `encode` was given. Raises LookupError where a type is not registered any more, and `DoesNotExist` for a row
     that is gone."""
     return _decoded(jsontext.loads(text))
+
+
+def of_client(text: str) -> str:
+    """What a client of another language says that a step returned, as `decode` is to read it. Rows of models and types
+    of the site are not for it to name: what looks like one stays an object."""
+    return jsontext.dumps(_plain(jsontext.loads(text)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    items = {key: _plain(item) for key, item in value.items()}
+    named = items.get(TAG)
+    if TAG not in items or (isinstance(named, str) and named in _OF_ALL):
+        return items
+    return {TAG: "dict", VALUE: [*map(list, items.items())]}
 
 
 def _encoded(value: Any, path: str, depth: int) -> Any:

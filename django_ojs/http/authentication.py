@@ -7,18 +7,27 @@ refuses every bearer token that is none of its keys. What the caller may do is t
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import AnonymousUser
+from django.contrib.sessions.backends.base import SessionBase
+from django.core.exceptions import DisallowedHost
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
+from django.utils.http import is_same_domain
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
 from django_ojs import keys
+from django_ojs.conf import ojs_settings
 from django_ojs.errors import PermissionDenied, Unauthenticated
 from django_ojs.faults import is_about_data
+from django_ojs.http import body
 from django_ojs.models import APIKey
 
 #: Media types that a page of another site can send without asking first.
@@ -115,9 +124,49 @@ class StaffSessionAuthentication(BaseAuthentication):
             raise PermissionDenied(f"CSRF check failed: {reason}", details={"reason": "csrf"}, hint=hint)
 
 
+def session_of(request: Request) -> SessionBase | None:
+    """The session that says who is calling; None where something else does."""
+    session = getattr(request._request, "session", None)
+    if not isinstance(session, SessionBase) or not request.user.is_authenticated:
+        return None
+    return session if session.get(SESSION_KEY) == str(request.user.pk) else None
+
+
 #: The classes that go by the headers `Authorization` and `Cookie` alone, and whose callers are looked up again by
 #: their key or their session. One of the site may go by anything.
 OURS = (APIKeyAuthentication, StaffSessionAuthentication)
+
+
+def is_allowed_origin(origin: str, request: HttpRequest) -> bool:
+    """Whether an origin is the server's own, with scheme and port, or one that the site trusts.
+
+    Django decides so for a POST with a session.
+    """
+    with contextlib.suppress(DisallowedHost):
+        if origin == f"{request.scheme}://{request.get_host()}":
+            return True
+    trusted = (*settings.CSRF_TRUSTED_ORIGINS, *ojs_settings.REALTIME_ALLOWED_ORIGINS)
+    if "*" not in origin and origin in trusted:
+        return True
+    try:
+        asked = urlsplit(origin)
+        patterns = [urlsplit(pattern) for pattern in trusted if "*" in pattern]
+    except ValueError:
+        return False
+    domains = [pattern.netloc.lstrip("*") for pattern in patterns if pattern.scheme == asked.scheme]
+    return any(is_same_domain(asked.netloc, domain) for domain in domains)
+
+
+def check_page(request: HttpRequest) -> None:
+    """Raise PermissionDenied for a POST that a page of another site makes without asking first (CORS), which browsers
+    let it do without JSON. A server that lets in whoever has no credentials may be one that only the visitor reaches.
+    """
+    origin = request.META.get("HTTP_ORIGIN")
+    if request.method != "POST" or origin is None or body.is_accepted(request.META.get("CONTENT_TYPE", "")):
+        return
+    if not is_allowed_origin(origin, request):
+        hint = "Send JSON, or add the origin to OJS['REALTIME_ALLOWED_ORIGINS'] if its pages may call."
+        raise PermissionDenied("Pages of this origin may send JSON only.", details={"reason": "origin"}, hint=hint)
 
 
 def _check_csrf(request: HttpRequest) -> str | None:

@@ -82,10 +82,15 @@ def parse(raw: bytes, *, required: bool = True, arrays: Collection[str] = ()) ->
     return value
 
 
+def is_accepted(media_type: str) -> bool:
+    """Whether this is one of our media types. Parameters and case do not count."""
+    return media_type.partition(";")[0].strip().lower() in _ACCEPTED
+
+
 def check_type(request: HttpRequest) -> None:
-    """InvalidRequest where a body came under another media type than ours. Parameters and case do not count."""
+    """InvalidRequest where a body came under another media type than ours."""
     given = request.META.get("CONTENT_TYPE", "")
-    if given and given.partition(";")[0].strip().lower() not in _ACCEPTED:
+    if given and not is_accepted(given):
         raise InvalidRequest(
             f"The Content-Type {shorten(given)!r} is not accepted.",
             details={"received": shorten(given), "expected": sorted(_ACCEPTED)},

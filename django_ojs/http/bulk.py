@@ -661,7 +661,7 @@ class OperatorAct:
     ) -> BulkReport:
         """A filter leaves running jobs alone unless it names their state."""
         spare = wanted is not None and State.ACTIVE not in wanted.wanted_states
-        how = How(principal(self.view.request), spare, override)
+        how = How(principal(self.view.request), spare, override, permissions.limits(self.view.request))
         jobs = wanted.jobs(using()) if wanted else None
         return bulk.run_in_batches(self.verb, ids, how, self.view.act, using(), selected=jobs)
 

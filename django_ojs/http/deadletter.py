@@ -286,7 +286,9 @@ class DeadLetterViewSet(OJSViewSet):
             self.act.detail |= reason | {"override": sorted(override or {})}
         if body["clear_checkpoint"]:
             self.act.detail["clear_checkpoint"] = True
-        revived = retry_one(row["id"], override=override, clear_checkpoint=body["clear_checkpoint"])
+        revived = retry_one(
+            row["id"], override=override, clear_checkpoint=body["clear_checkpoint"], limits=permissions.limits(request)
+        )
         return self._respond(self.represent(revived))
 
     @operation(detail=False, methods=["get"], scope="admin.read", right="view_job", answer=LetterStatsSerializer)

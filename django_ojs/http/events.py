@@ -22,6 +22,7 @@ from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import log
 from django_ojs.events.filters import MAX_SOURCES, Filter
 from django_ojs.http import base, compat, fields, manifest, permissions, query
+from django_ojs.http.authentication import session_of
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.operation import operation
@@ -171,7 +172,8 @@ class EventViewSet(OJSViewSet):
         """
         key = api_key(request)
         user = request.user if key is None and getattr(request.user, "is_authenticated", False) else None
-        text, expires_at = keys.issue_ticket(key, user)
+        session = session_of(request) if user is not None else None
+        text, expires_at = keys.issue_ticket(key, user, (session and session.session_key) or "")
         told = {"ticket": text, "expires_at": expires_at, "expires_in": ojs_settings.REALTIME_TICKET_TTL}
         return Response(self.represent(told), status=201)
 

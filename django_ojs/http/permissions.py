@@ -11,7 +11,8 @@ Three kinds of callers meet it:
   admin; being staff adds nothing. `read` needs the permission to view the model that the view is about (`model_name`),
   `push` needs `add_job`, and `work` needs `change_job`. The permissions `ojs_read`, `ojs_push` and `ojs_work` grant the
   whole scope, and `ojs_admin` grants everything;
-* a caller without credentials has every scope if the site allows it (`ALLOW_ANONYMOUS`, or DEBUG) and none if not.
+* a caller without credentials has every scope if the site allows it (`ALLOW_ANONYMOUS`, or DEBUG) and none if not; a
+  page of another site has none.
 
 A job outside the limits of a key answers 403, not 404: its id is known to the caller, and the reason helps. A caller
 without limits, which is the rule, costs no statement.
@@ -35,6 +36,7 @@ from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.database import check_health
 from django_ojs.errors import InvalidPayload, OJSError, PermissionDenied, Unauthenticated
+from django_ojs.http.authentication import check_page
 from django_ojs.models import APIKey, Job
 from django_ojs.rules import attributes
 from django_ojs.rules.attributes import AttributeSource
@@ -89,6 +91,7 @@ def require_scope(request: Request, scope: str, *, operation: str = "", right: s
         needed = _permissions_for(scope, right, model)
         allowed = ojs_settings.anonymous_allowed or user_has_any(user, (*needed, "ojs_admin"))
     elif ojs_settings.anonymous_allowed:
+        check_page(request._request)
         allowed = True
     else:
         raise Unauthenticated(

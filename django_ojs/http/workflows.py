@@ -197,8 +197,10 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         found = Workflow.objects.using(router.db_for_write(Workflow))
         if not permissions.is_limited(self.request):
             return found.all()
-        jobs = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
-        return found.filter(~Exists(jobs.exclude(permissions.visible(self.request))))
+        reach = permissions.limits(self.request)
+        steps = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
+        moved = steps.exclude(reach.condition("job__"))  # a job may change its queue
+        return found.filter(~Exists(steps.exclude(reach.condition())), ~Exists(moved))
 
     @operation(scope="read", answer=WorkflowLineSerializer)
     def list(self, request: Request) -> Response:
@@ -293,12 +295,12 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
 
 
 def _find(request: Request, text: str) -> uuid.UUID:
-    """The workflow in a path, if the caller may use the queues and types of all its jobs."""
+    """The workflow in a path, if the caller may use the queues and types of all its jobs, where they are now, too."""
     workflow_id = operations.identify(text)
     if permissions.is_limited(request):
         steps = WorkflowStep.objects.using(router.db_for_write(Workflow))
         jobs = steps.filter(Q(workflow_id=workflow_id), job_id__isnull=False).order_by()
-        for queue, job_type in jobs.values_list("queue", "type").distinct():
-            check_queue(request, queue)
+        for queue, job_type, queue_now in jobs.values_list("queue", "type", "job__queue").distinct():
+            check_queue(request, {queue, queue_now or queue})
             check_type(request, job_type)
     return workflow_id

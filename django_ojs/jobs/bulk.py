@@ -85,11 +85,13 @@ class How:
         by: who cancels.
         spare_active: running jobs are not cancelled.
         override: what is changed in dead letters that are retried.
+        limits: what the caller reaches; the jobs lie within that already.
     """
 
     by: str = ""
     spare_active: bool = False
     override: Mapping[str, Any] | None = None
+    limits: Limits = UNLIMITED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +149,8 @@ DEAD_LETTERS = {
     for verb in (
         BulkVerb(
             "retry", "retried", (State.DISCARDED,), not_revived,
-            lambda ids, how, using: retry(ids, override=how.override, using=using), dead_letters=True,
+            lambda ids, how, using: retry(ids, override=how.override, limits=how.limits, using=using),
+            dead_letters=True,
         ),
         BulkVerb(
             "delete", "deleted", (State.DISCARDED,), not_a_dead_letter,
@@ -662,7 +665,7 @@ def verb_of_action(action: BulkAction) -> BulkVerb:
 
 def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
     wanted = JobFilter.from_json(action.filter)
-    how = How(action.actor, State.ACTIVE not in wanted.wanted_states, action.override)
+    how = How(action.actor, State.ACTIVE not in wanted.wanted_states, action.override, wanted.limits)
     outcomes = done_where_fitting(
         lambda kept: verb_of_action(action).apply(kept, how, using), _selected(action, wanted, using), ids, using
     )

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_ojs import clock, jsontext, spellings
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import catalogue, log
@@ -64,6 +65,7 @@ def retry(
     any_discarded: bool = False,
     replays: Mapping[uuid.UUID, RuleReplay] | None = None,
     clear_checkpoint: bool = False,
+    limits: Limits = UNLIMITED,
     using: str | None = None,
 ) -> list[RowOrError]:
     """Make dead letters available again; return for each its row, or the error that refused it.
@@ -80,8 +82,8 @@ def retry(
     rule it is retried, where it is not an operator who asks.
 
     `override` may replace `queue`, `args`, `meta`, `retry` and `priority`; what a push would refuse then (a bad
-    envelope, a schema, a queue that takes no such jobs) refuses that job. Raises `InvalidRequest` where it holds
-    anything else, before anything is changed.
+    envelope, a schema, a queue that takes no such jobs) refuses that job. `limits` are those of the caller, as at PUSH.
+    Raises `InvalidRequest` where it holds anything else, before anything is changed.
     """
     using = database(using)
     check_override(override)
@@ -102,7 +104,7 @@ def retry(
                 undoing = steps.undone_by(job_ids, using=using)
             if row["id"] in undoing:
                 return _is_undone(row["id"], undoing[row["id"]])
-            changed_job = _changed(row, override, known, now, using) if override else None
+            changed_job = _changed(row, override, known, now, limits, using) if override else None
             if isinstance(changed_job, OJSError):
                 return changed_job
             transitions.revive(row, now, using)
@@ -133,10 +135,10 @@ def retry(
 
 def retry_one(
     job_id: uuid.UUID, *, override: Mapping[str, Any] | None = None, clear_checkpoint: bool = False,
-    using: str | None = None,
+    limits: Limits = UNLIMITED, using: str | None = None,
 ) -> JobRow:  # fmt: skip
     """Revive one dead letter. Raises `NotFound` or `InvalidStateTransition`."""
-    return only(retry([job_id], override=override, clear_checkpoint=clear_checkpoint, using=using))
+    return only(retry([job_id], override=override, clear_checkpoint=clear_checkpoint, limits=limits, using=using))
 
 
 def not_revived(row: JobRow, any_discarded: bool = False) -> OJSError | None:
@@ -222,7 +224,8 @@ def check_override(override: Mapping[str, Any] | None) -> None:
 
 
 def _changed(
-    row: JobRow, override: Mapping[str, Any], known: dict[str, QueueDefaults], now: dt.datetime, using: str
+    row: JobRow, override: Mapping[str, Any], known: dict[str, QueueDefaults], now: dt.datetime, limits: Limits,
+    using: str,
 ) -> Candidate | OJSError:  # fmt: skip
     """The overridden envelope, checked as PUSH would, or why PUSH would refuse it. `known` are queues seen before."""
     given = {name: value for name, value in override.items() if value is not None}
@@ -232,7 +235,7 @@ def _changed(
     document |= {name: extra[name] for name in named if name in extra}
     document |= {"args": jsontext.loads(row["args"]), "meta": jsontext.loads(row["meta"])} | given
     try:
-        candidate = Candidate(None, spellings.read_job(document, now=now))
+        candidate = Candidate(None, spellings.read_job(document, now=now), limits=limits)
         if given.keys() & {"args", "meta"}:
             schemas.check([candidate], using)
         if given.keys() & {"queue", "retry"}:

@@ -349,6 +349,11 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return self.values.get("states") or ()
 
     @property
+    def limits(self) -> Limits:
+        """What its caller reaches."""
+        return Limits(self.values.get("only_queues"), self.values.get("only_types"))
+
+    @property
     def along(self) -> str:
         """The column that its times and its search go along: ended jobs by their end, others by their id."""
         wanted = self.wanted_states

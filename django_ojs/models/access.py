@@ -59,6 +59,10 @@ class Ticket(OJSModel):
     digest = models.CharField(max_length=64, primary_key=True)
     key = models.ForeignKey("APIKey", models.CASCADE, null=True, related_name="+", db_index=False)
     user = models.CharField(max_length=255, default="", help_text="The primary key of the site's user, as text.")
+    session = models.CharField(
+        max_length=255, default="", db_default="",
+        help_text="The session of the user, to be read with the ticket only; empty: none.",
+    )  # fmt: skip
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

@@ -5,7 +5,6 @@ The rules are those of the HTTP binding. The rights of a WebSocket are looked at
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import io
@@ -14,17 +13,14 @@ import uuid
 from functools import partial
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY, get_user, get_user_model
-from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
 from django.db import router
 from django.db.models import Model
 from django.http import HttpRequest
-from django.utils.http import is_same_domain
 from rest_framework.request import Request
 
 from django_ojs import keys, tenants
@@ -34,7 +30,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError, PermissionDenied, Unauthenticated
 from django_ojs.guard import get_logger
 from django_ojs.http import base, exceptions, permissions
-from django_ojs.http.authentication import OURS, KeyUser
+from django_ojs.http.authentication import OURS, KeyUser, is_allowed_origin
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
@@ -130,7 +126,8 @@ class Caller:
         if self._ticket is not None:
             if self._ticket.key_id is not None:
                 return f"key {self._ticket.key_id}"
-            return f"user {self._ticket.user} {self._password}" if self._ticket.user else ""
+            marks = self._ticket.user, self._password, self._ticket.session
+            return f"user {' '.join(marks)}" if self._ticket.user else ""
         by = self.request.successful_authenticator
         if by is None:
             return ""
@@ -241,7 +238,11 @@ def _session_user(http: HttpRequest) -> Any:
     cookie = http.COOKIES.get(settings.SESSION_COOKIE_NAME)
     if not cookie or "\0" in cookie or not _has_sessions():
         return AnonymousUser()
-    http.session = import_module(settings.SESSION_ENGINE).SessionStore(cookie)
+    return _user_of_session(http, cookie)
+
+
+def _user_of_session(http: HttpRequest, key: str) -> Any:
+    http.session = import_module(settings.SESSION_ENGINE).SessionStore(key)
     return get_user(http)
 
 
@@ -263,6 +264,8 @@ def _take_rights(request: Request, ticket: Ticket) -> str:
         user = get_user_model()._default_manager.filter(pk=ticket.user).first()
         if user is None or not user.is_active:
             raise Unauthenticated("The user behind the ticket is no longer valid.")
+        if ticket.session and _user_of_session(HttpRequest(), ticket.session) != user:
+            raise Unauthenticated("The session behind the ticket has ended.")
         request.user = user
         return str(user.get_session_auth_hash()) if hasattr(user, "get_session_auth_hash") else ""
     return ""
@@ -276,26 +279,6 @@ def _check_origin(scope: Scope, request: Request) -> None:
         if by_cookie and getattr(request.user, "is_authenticated", False) and "ticket" not in request.query_params:
             raise PermissionDenied("A session needs an Origin header: connect from a page of this site.")
         return
-    if not _is_allowed(origin, request._request):
+    if not is_allowed_origin(origin, request._request):
         hint = "Add the origin to OJS['REALTIME_ALLOWED_ORIGINS'] if its pages may connect."
         raise PermissionDenied("Pages of this origin may not connect.", details={"reason": "origin"}, hint=hint)
-
-
-def _is_allowed(origin: str, request: HttpRequest) -> bool:
-    """Whether an origin is the server's own, with scheme and port, or one that the site trusts.
-
-    Django decides so for a POST with a session.
-    """
-    with contextlib.suppress(DisallowedHost):
-        if origin == f"{request.scheme}://{request.get_host()}":
-            return True
-    trusted = (*settings.CSRF_TRUSTED_ORIGINS, *ojs_settings.REALTIME_ALLOWED_ORIGINS)
-    if "*" not in origin and origin in trusted:
-        return True
-    try:
-        asked = urlsplit(origin)
-        patterns = [urlsplit(pattern) for pattern in trusted if "*" in pattern]
-    except ValueError:
-        return False
-    domains = [pattern.netloc.lstrip("*") for pattern in patterns if pattern.scheme == asked.scheme]
-    return any(is_same_domain(asked.netloc, domain) for domain in domains)

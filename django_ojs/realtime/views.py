@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from django.contrib.auth import SESSION_KEY, get_user
+from django.contrib.auth import get_user
 from django.contrib.sessions.backends.base import SessionBase
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import router
@@ -32,7 +32,7 @@ from django_ojs.errors import (
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.http import events, fields, permissions, query, server
-from django_ojs.http.authentication import OURS
+from django_ojs.http.authentication import OURS, session_of
 from django_ojs.http.base import OJSView
 from django_ojs.http.jobs import LOG_LEVELS, wanted_lines
 from django_ojs.http.openapi import EVENT_STREAM
@@ -288,7 +288,7 @@ def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
     key = api_key(request)
     if key is not None:
         return lambda: _key_fault(key)
-    session = _session_of(request)
+    session = session_of(request)
     by: Any = request.successful_authenticator
     only_jobs = permissions.only_job_events(request)
 
@@ -326,14 +326,6 @@ def _job_fault(request: Request, feed: Feed) -> OJSError | None:
         except PermissionDenied as error:
             return error
     return None
-
-
-def _session_of(request: Request) -> SessionBase | None:
-    """The session that says who is calling; None where something else does."""
-    session = getattr(request._request, "session", None)
-    if not isinstance(session, SessionBase) or not request.user.is_authenticated:
-        return None
-    return session if session.get(SESSION_KEY) == str(request.user.pk) else None
 
 
 def _user_of(session: SessionBase) -> Any:

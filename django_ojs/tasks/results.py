@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,12 +118,32 @@ def alias_of(task: AnyTask, meta: Mapping[str, Any]) -> str:
     return named if isinstance(named, str) and named in aliases() else task.backend
 
 
+class OJSTaskError(TaskError):
+    """A `TaskError` that imports nothing: whoever may fail a job says what the class is called."""
+
+    __slots__ = ()
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class. Raises ImportError where this process has not imported it."""
+        parts = self.exception_class_path.split(".")
+        for size in range(len(parts) - 1, 0, -1):
+            found: Any = sys.modules.get(".".join(parts[:size]))
+            if found is not None:
+                for name in parts[size:]:
+                    found = getattr(found, "__dict__", {}).get(name)
+                if isinstance(found, type) and issubclass(found, BaseException):
+                    return found
+                break
+        raise ImportError(f"This process has imported no exception {self.exception_class_path!r}.")
+
+
 def task_error(error: Mapping[str, Any]) -> TaskError:
     """A stored error object (core 8) as Django shows it. The traceback is put together from its frames."""
     path = _class_path(error)
     name = path.removeprefix("builtins.") if path != _FAILED else str(error["type"])
     lines = [*_traceback(error.get("backtrace") or ()), f"{name}: {error['message']}"]
-    return TaskError(exception_class_path=path, traceback="\n".join(lines) + "\n")
+    return OJSTaskError(exception_class_path=path, traceback="\n".join(lines) + "\n")
 
 
 def _starts(row: JobRow) -> list[Start]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django_ojs import clock
+from django_ojs.client import stepvalues
 from django_ojs.database import database
 from django_ojs.jobs import approvals, durableevents, steps
 from django_ojs.rules.approvals import ApprovalRequest
@@ -29,6 +30,8 @@ class StoredSteps:
         if self._resumable:
             known = {step.name for step in found}
             theirs = steps.of_clients(self._holder.job_id, clock.now(self.using), using=self.using)
+            for step in theirs:
+                step.result = stepvalues.of_client(step.result or "null")
             found = [*(step for step in theirs if step.name not in known), *found]
         return found
 

@@ -503,7 +503,8 @@ def keep_reports(reports: Sequence[Ack | Failure], folder: Path) -> Path:
 def deliver_reports(folder: Path, using: str) -> int:
     """Report what the files in `folder` hold; how many outcomes the server took.
 
-    A file is deleted when each of its reports was answered. If a line of it cannot be read, or the database does not
+    A file of another user, root excepted, is left alone: whoever can write into the folder could end any job. A file is
+    deleted when each of its reports was answered. If a line of it cannot be read, or the database does not
     take a report, it is set aside for a person to look at when the others are delivered. Raises an error of the
     database that passes, and keeps the file then. Several processes may deliver at once: of two reports of one attempt
     the second is refused.
@@ -512,6 +513,9 @@ def deliver_reports(folder: Path, using: str) -> int:
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         reports, unread = list[Ack | Failure](), 0
         try:
+            if not _is_ours(path):
+                logger.error("%s is not delivered: another user has written it.", path)
+                continue
             lines = path.read_text("utf-8").split("\n")
         except FileNotFoundError:  # another process was first
             continue
@@ -532,6 +536,11 @@ def deliver_reports(folder: Path, using: str) -> int:
             logger.error("%s has outcomes of %s that could not be stored.", path, jobs(len(reports) - answered))
         _settle(path, UNREADABLE if unread else "" if answered == len(reports) else UNDELIVERED)
     return taken
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether this user has written a file, or root has, where the system knows users."""
+    return not hasattr(os, "geteuid") or path.lstat().st_uid in (os.geteuid(), 0)
 
 
 def _settle(path: Path, suffix: str) -> None:

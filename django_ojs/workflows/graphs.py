@@ -24,7 +24,7 @@ from django_ojs.store.values import MEMBERSHIP, Heard, Membership
 #: Nodes of all the graphs that a process remembers; some hundred bytes each.
 _SIZE = 50_000
 #: By database and the number that the id is: to hash a UUID is Python code. With the time of creation, since a client
-#: may use an id again after the first workflow was pruned.
+#: may use an id again after the first workflow was pruned. Whoever changes the limits of a workflow changes that time.
 _cache: dict[tuple[Hashable, int], tuple[dt.datetime, WorkflowShape]] = {}
 _nodes = 0
 
@@ -33,7 +33,7 @@ class WorkflowShape(NamedTuple):
     """What all jobs and events of a workflow have in common.
 
     `facts` are the members that its events share, as a JSON object without its braces. `limits` are what the creator of
-    the workflow reaches: none of its jobs may lie beyond them.
+    the workflow reaches, and who has resumed it: none of its jobs may lie beyond them.
     """
 
     graph: Graph

@@ -67,6 +67,25 @@ def test_a_staff_session_reads_and_needs_the_csrf_token_to_write(admin_user: Any
     assert send(client, "/ojs/v1/jobs", JOB, **{"X-CSRFToken": token}).status_code == 201
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://testserver"])
+def test_a_page_of_another_site_sends_nothing_without_asking_first(client: Client, settings: Any, origin: str) -> None:
+    """As browsers let it do where no credentials are needed, such as on a developer's own machine."""
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    body = b'{"type": "mail.send", "args": []}'
+
+    def post(kind: str, origin: str | None, path: str = "jobs", body: bytes = body) -> int:
+        headers = {} if origin is None else {"Origin": origin}
+        return client.generic("POST", f"/ojs/v1/{path}", body, content_type=kind, headers=headers).status_code
+
+    for kind in ("", "text/plain", "application/x-www-form-urlencoded"):
+        assert post(kind, origin) == 403
+        assert post(kind, origin, "queues/default/pause", b"") == 403
+    assert post("application/json", origin) == 201, "the browser has asked"
+    assert post("", None) == post("", "http://testserver") == 201
+    settings.CSRF_TRUSTED_ORIGINS = [origin]
+    assert post("", origin) == 201
+
+
 def test_a_customer_of_the_site_is_refused(django_user_model: Any, client: Client) -> None:
     client.force_login(django_user_model.objects.create_user("bob", password="x"))
     response = send(client, "/ojs/v1/queues")

@@ -290,6 +290,43 @@ class TestLaterSteps:
         assert api.post(f"/admin/workflows/{view.workflow.public_id}/retry").status_code == 200
         assert_untouched(foreign)
 
+    def test_nor_does_what_follows_later_until_a_caller_without_limits_resumes_it(
+        self, with_key: Any, foreign: Any
+    ) -> None:
+        failing, last = {**STEP, "type": "a.fails", "retry": {"max_attempts": 1}}, document("replace")
+        view = workflow.create({"type": "chain", "name": "n", "steps": [STEP, failing, last]})
+        path = f"/admin/workflows/{view.workflow.public_id}/retry"
+
+        def run(**error: str) -> None:
+            (row,) = fetch(Fetch(["a"], count=1, worker_id="w"))
+            fail_one(Failure(row["id"], error, "w")) if error else ack_one(Ack(row["id"], None, "w"))
+
+        run()
+        run(message="x", code="x")
+        graphs.forget()
+        graphs.shapes({row.pk: row.created_at for row in Workflow.objects.all()}, "default")  # of another process
+        assert with_key("admin", queues=["a"]).post(path).status_code == 200
+        run()
+        assert_untouched(foreign)
+        assert Workflow.objects.get().state == "failed"
+        assert with_key("admin").post(path).status_code == 200
+        assert Job.objects.get(pk=foreign["id"]).state == "cancelled"
+        assert Workflow.objects.get().limits is None
+
+    def test_a_workflow_is_beyond_a_key_once_a_job_of_it_is(self, with_key: Any) -> None:
+        steps = [STEP, {**STEP, "type": "a.c"}]
+        flow = workflow.create({"type": "chain", "name": "n", "steps": steps}).workflow
+        workflow.create({"type": "chain", "name": "later", "steps": [STEP, {**STEP, "queue": "b"}]})
+        api = with_key("admin", queues=["a"])
+        path = f"/workflows/{flow.public_id}"
+        assert api.get(path).status_code == 200
+        assert len(api.get("/workflows").json()["workflows"]) == 1
+        Job.objects.update(queue="b")
+        error_of(api.get(path), 403, "permission_denied")
+        error_of(api.delete(path), 403, "permission_denied")
+        assert api.get("/workflows").json()["workflows"] == []
+        assert len(with_key("read", queues=["a", "b"]).get("/workflows").json()["workflows"]) == 2
+
 
 class TestSchedules:
     def register(self, api: Api, name: str = "s", **members: Any) -> Any:

@@ -77,6 +77,26 @@ def test_a_log_alone_is_what_the_handler_goes_on_from(client: Client) -> None:
     assert handle.refresh().result == [7, "2026-05-04T12:00:00+00:00", "ab"]
 
 
+def test_a_log_gives_a_job_no_row_and_no_type_of_the_site(client: Client, django_user_model: Any) -> None:
+    """It is JSON, but for values such as a tuple, which Python has written there itself."""
+    user = django_user_model.objects.create_user("ann")
+    claimed = {"$type": "model", "value": ["auth.user", user.pk, None]}
+
+    @job("replay.rows", durable=True)
+    def handler(context: JobContext) -> list[Any]:
+        return [context.step("one", int), repr(context.step("two", int)), context.step("three", int)]
+
+    with stored() as jobs:
+        handle = handler.enqueue()
+        inside = [{"a": {"$type": "of.the.site", "value": claimed}}]
+        results = {"one": claimed, "two": {"$type": "tuple", "value": [1, [2]]}, "three": inside}
+        log = [{"type": "call", "key": key, "result": result} for key, result in results.items()]
+        body = {"state": {}, "metadata": {"_replay_log": json.dumps(log)}}
+        client.post(f"/ojs/v1/checkpoints/{handle.id}", json.dumps(body), content_type=JSON)
+        jobs.drain().raise_first()
+    assert handle.refresh().result == [claimed, "(1, [2])", inside]
+
+
 def test_a_log_gives_a_job_no_other_arguments(client: Client) -> None:
     """As `continue_as_new` does: who may save a checkpoint says what steps returned, and no more."""
 

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.jobs import schemas
+from django_ojs.jobs import bulk, schemas
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.retry import retry_one
@@ -159,6 +159,26 @@ class TestRegistry:
         limited = with_key("push", job_types=["mail.*"]).post(path, body)
         assert limited.status_code == 201, limited.content
         assert "required" not in limited.content.decode()
+
+    @pytest.mark.parametrize("how", ["one", "many", "background"])
+    def test_nor_what_it_retries(self, with_key: Any, how: str) -> None:
+        assert put(with_key("admin"), "pay.run/1", {"schema": USER}).status_code == 201
+        job = {"type": "mail.send", "args": [], "schema": "urn:ojs:schema:pay.run:v1", "retry": {"max_attempts": 1}}
+        limited = with_key("push", "admin", job_types=["mail.*"])
+        assert limited.post("/jobs", job).status_code == 201
+        row = fetch(Fetch(["default"], worker_id="w"))[0]
+        fail_one(Failure(row["id"], {"message": "x", "code": "x"}, "w"))
+        body: dict[str, Any] = {"override": {"args": [{}]}}
+        path = "/admin/dead-letter/retry"
+        if how == "one":
+            path = f"/admin/dead-letter/{row['id']}/retry"
+        else:
+            body |= {"filter": {}, "confirm": True, "background": how == "background"}
+        answer = limited.post(path, body)
+        while bulk.advance_action():
+            pass
+        assert "required" not in answer.content.decode()
+        assert Job.objects.get().state == "available"
 
     def test_the_admin_family_has_the_scopes_of_admin(self, with_key: Any) -> None:
         with_key("admin").post("/schemas", {"job_type": "a.b", "version": 1, "schema": TWO})

@@ -298,6 +298,24 @@ class TestRightsThatEnd:
                 assert await socket.end() == 4401
                 await works(other)
 
+    async def test_a_ticket_of_a_user_who_logs_out(self) -> None:
+        user = await do(viewer, "ann")
+        browsers = [Client(), Client()]
+
+        def ask(client: Client) -> str:
+            client.force_login(user)
+            return str(client.post("/ojs/v1/events/ticket", content_type="application/json").json()["ticket"])
+
+        one, other = [await do(ask, client) for client in browsers]
+        kept = await do(list, Ticket.objects.values_list("session", flat=True))
+        assert browsers[0].session.session_key not in kept
+        async with connected(f"/ojs/v1/ws?ticket={one}") as left, connected(f"/ojs/v1/ws?ticket={other}") as stays:
+            await works(left)
+            await do(browsers[0].logout)
+            assert (await left.take())["code"] == "permission_denied"
+            assert await left.end() == 4401
+            await works(stays)
+
     @pytest.mark.parametrize("cookie", [{}, {**ORIGIN, "cookie": "lb=1"}])
     async def test_a_user_of_a_class_of_the_site(self, settings: Any, cookie: dict[str, str]) -> None:
         """Whom a class of the site recognises by a header of its own. A program has no origin."""
@@ -504,9 +522,11 @@ def test_an_origin_may_open_a_socket_where_its_posts_would_pass(
     for origin in ORIGINS:
         request = access._request(scope)._request
         request.META["HTTP_ORIGIN"] = origin
-        assert access._is_allowed(origin, request) == check._origin_verified(request), origin
-        allowed |= {origin} if access._is_allowed(origin, request) else set()
+        assert access.is_allowed_origin(origin, request) == check._origin_verified(request), origin
+        allowed |= {origin} if access.is_allowed_origin(origin, request) else set()
     assert {"https://app.example", "https://a.wild.example", "http://a.port.example:8080"} <= allowed
     settings.CSRF_TRUSTED_ORIGINS = []
     settings.OJS = {"REALTIME_ALLOWED_ORIGINS": TRUSTED}
-    assert {origin for origin in ORIGINS if access._is_allowed(origin, access._request(scope)._request)} == allowed
+    assert {
+        origin for origin in ORIGINS if access.is_allowed_origin(origin, access._request(scope)._request)
+    } == allowed

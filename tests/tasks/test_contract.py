@@ -23,6 +23,7 @@ from django_ojs.models import Event, Job
 from django_ojs.registry import Registry, registry
 from django_ojs.retention import prune
 from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskResult, TaskFailed
+from django_ojs.tasks.results import task_error
 from tests.conftest import FrozenClock
 from tests.tasks.api import (
     LOGGER,
@@ -384,6 +385,17 @@ def test_an_exception_that_is_gone_keeps_its_name(
     assert error.exception_class_path == "tests.tasks.app.tasks.UnknownElsewhere"
     with pytest.raises(ImportError):
         _ = error.exception_class
+
+
+def test_a_class_that_a_worker_names_is_not_imported() -> None:
+    error = task_error({"type": "E", "message": "m", "details": {"error_class": "this.Zen"}})
+    assert error.exception_class_path == "this.Zen"
+    with pytest.raises(ImportError):
+        _ = error.exception_class
+    assert "this" not in sys.modules
+    for named in ("sys.exit", "django_ojs.nothing", "tests.tasks.app.tasks.add"):
+        with pytest.raises(ImportError):
+            _ = task_error({"type": "E", "message": "m", "details": {"error_class": named}}).exception_class
 
 
 def test_max_attempts_and_backoff_of_one_call(frozen_clock: FrozenClock, drain: Drain) -> None:

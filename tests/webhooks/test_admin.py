@@ -165,6 +165,19 @@ def test_deliveries_are_shown_as_text_and_sent_again(admin_client: Client, recei
     assert [one.status for one in deliveries()] == ["success"]
 
 
+def test_what_a_receiver_said_is_for_who_may_send_again(operator: Callable[..., Client], admin_client: Client) -> None:
+    row = subscribe("https://example.com/a")
+    delivery = WebhookDelivery.objects.create(
+        subscription=row, event_id="evt_1", event_type="a.b", subject="s", body="{}", max_attempts=8,
+        created_at=row.created_at, response_body="internal",
+    )  # fmt: skip
+    place = url("webhookdelivery", "change", delivery.pk)
+    assert b"internal" in admin_client.get(place).content
+    page = operator("view_webhookdelivery").get(place)
+    assert page.status_code == 200
+    assert b"internal" not in page.content
+
+
 def test_a_list_of_deliveries_costs_the_same_however_long(
     admin_client: Client, django_assert_max_num_queries: Any
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -204,6 +205,22 @@ def test_outcomes_that_cannot_be_reported_are_delivered_at_the_next_start_once(
     (folder / "half.outcomes").write_text('{"kind": "ack"')
     assert deliver_reports(folder, USING) == 0, "they have been reported"
     assert [left.name for left in folder.iterdir()] == ["half.outcomes.unreadable"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_another_user_has_written_into_the_spool_ends_no_job(
+    claimed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    (run,) = claimed(1)
+    path = keep_reports([Ack(run.id)], tmp_path)
+    owner = {"st_uid": 4711}
+    monkeypatch.setattr(Path, "lstat", lambda self: SimpleNamespace(**owner))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert deliver_reports(tmp_path, USING) == 0
+    assert f"{path} is not delivered" in caplog.text
+    assert list(tmp_path.iterdir()) == [path]
+    owner["st_uid"] = 1000
+    assert deliver_reports(tmp_path, USING) == 1
 
 
 @pytest.mark.django_db(transaction=True)
