@@ -205,10 +205,10 @@ _OWN: dict[str, Any] = {"states": StateFilter, "queue": QueueFilter, "since": Ti
 
 def list_filters() -> list[Any]:
     """The filters beside the list, in the order of their declarations."""
-    members = names_in(PAGE)
+    names = names_in(PAGE)
     found = (
-        _OWN[members[name]] if members[name] in _OWN else text_filter(title(name), name, member.example, field="")
-        for name, member in shown_in(PAGE).items()
+        _OWN[names[name]] if names[name] in _OWN else text_filter(title(name), name, declared.example, field="")
+        for name, declared in shown_in(PAGE).items()
     )
     return [one for one in found if one is not None]
 

@@ -73,7 +73,7 @@ class Operation:
         audit: the name of its entry in the audit log; '' for none. The entry is written in its transaction.
         audits_itself: whether the method writes the entry, and no transaction is around it.
         audit_doors: the doors where it has an entry.
-        grouped: whether it goes to the database through a group (`groupcommit`), and not beside it.
+        grouped: whether it goes to the database through a commit group (`groupcommit`), and not beside it.
     """
 
     scope: str | None = "admin"

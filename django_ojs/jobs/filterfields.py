@@ -1,6 +1,6 @@
 """Declares a filter of jobs: how its value is read, which jobs it finds, and its names.
 
-    trace = Member(NameFilterField, of_column("trace_id"), help="jobs of this trace", title=_("trace"))
+    trace = DeclaredFilter(NameFilterField, of_column("trace_id"), help="jobs of this trace", title=_("trace"))
 
 `jobs.selection.JobFilter` has the declarations. Lists over HTTP, bulk bodies, the admin's list, the commands, stored
 bulk actions, the OpenAPI document and the documentation read them.
@@ -245,7 +245,7 @@ class LimitFilterField(FilterField):
 # A filter
 
 
-class Member(Filter):  # type: ignore[misc]
+class DeclaredFilter(Filter):  # type: ignore[misc]
     """A filter of jobs.
 
     Args:
