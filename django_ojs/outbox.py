@@ -1,4 +1,4 @@
-"""Enqueueing where the jobs are in another database than the caller's data (docs/second-database.md).
+"""Enqueue jobs from the transaction of a site's data when the jobs are in another database (docs/second-database.md).
 
 `put` writes the envelope, checked and with the id that the job will have, into a table of the caller's database, in
 the caller's transaction. `relay` takes what is committed there to the jobs' database, in the order of insertion, and

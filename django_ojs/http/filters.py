@@ -25,8 +25,8 @@ from django_ojs.states import State
 
 
 class ScannedJobs(JobFilter):
-    """For jobs that are gone through by their ids: an expression keeps databases that guess (SQLite does) from reading
-    all jobs of a state by its index instead, for every batch."""
+    """The filter of jobs that a caller goes through in batches by their ids. An expression keeps databases that guess
+    (SQLite does) from reading all jobs of a state by its index instead, for every batch."""
 
     states = JobFilter.base_filters["states"].replaced(
         condition=lambda wanted, value: Q(In(Coalesce("state", "state"), [state.value for state in value]))

@@ -39,7 +39,7 @@ UNSET: Final[Any] = _Unset()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What is true of one operation. A serializer is a class; a door is the public one or that of operators.
+    """What `@operation` declares. A serializer is a class; a door is the public one or that of operators.
 
     Who may call it:
         scope: the scope that a key needs at the public door; None opens it to all.

@@ -79,7 +79,7 @@ rate = integer(1, MAX_PER_MINUTE)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class How:
-    """What a verb has to know besides the jobs.
+    """The options of a verb for many jobs.
 
     Attributes:
         by: who cancels.
@@ -314,7 +314,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class BulkReport:
-    """What became of it."""
+    """What became of the jobs of one call."""
 
     matched: int = 0
     succeeded: int = 0

@@ -137,7 +137,8 @@ def _of_group(fetches: Sequence[Fetch], using: str) -> Sequence[list[JobRow] | E
 
 
 class UnderLimit(Exception):
-    """Several FETCHes met a limit. Each has to ask it in a transaction of its own, which holds the limit's keys."""
+    """Raised where FETCHes that are executed together meet a rate limit. Each has to ask it in a transaction of its
+    own, which holds the limit's keys."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -229,14 +229,14 @@ class ObjectFilterField(FilterField):
 
 
 class FlagFilterField(FilterField):
-    """True, or nothing."""
+    """A condition that is asked for (True) or not."""
 
     def to_python(self, value: Any) -> bool | None:
         return True if value is True else None
 
 
 class LimitFilterField(FilterField):
-    """Names and patterns; None: no limit, and none of them: nothing."""
+    """The names and patterns that a caller is limited to. None is no limit; an empty list selects no job."""
 
     def to_python(self, value: Any) -> tuple[str, ...] | None:
         return None if value is None else tuple(value)
