@@ -212,8 +212,8 @@ def _take(kind: str, entries: list[OutboxEntry], target: str) -> list[Exception 
 
 def _push(entries: list[OutboxEntry], target: str) -> list[Exception | None]:
     candidates = [_candidate(index, entry) for index, entry in enumerate(entries)]
-    now, stamp = clock.now(target), clock.stamps(len(candidates), target)
-    outcomes = push_read(candidates, PushContext(now, stamp, target))
+    now = clock.now(target)
+    outcomes = push_read(candidates, PushContext(now, clock.stamps(len(candidates), now), target))
     found = {
         candidate.valid_spec.id: outcome.row["id"]
         for candidate, outcome in zip(candidates, outcomes, strict=True)

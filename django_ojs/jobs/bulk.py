@@ -390,7 +390,7 @@ def run_batch(
 
 def batches(jobs: QuerySet[Job], using: str) -> Iterator[list[uuid.UUID]]:
     """The ids of all jobs that fit now, in their order. Jobs that come while it runs are left out."""
-    jobs = jobs.filter(created_at__lt=clock.stamps(1, using)).order_by("pk")
+    jobs = jobs.filter(created_at__lt=clock.stamps(1, clock.now(using))).order_by("pk")
     last: uuid.UUID | None = None
     while True:
         page = jobs if last is None else jobs.filter(pk__gt=last)

@@ -474,8 +474,7 @@ def _read(failure: Failure) -> _Error:
             details={"field": "error", "expected": "object", "received": None},
             hint="Send `error`, or `requeue: true` to hand the job back.",
         )
-    keep = ojs_settings.STORE_BACKTRACES
-    error = spellings.read_error(failure.error, 1, clock.now(), store_backtrace=keep)
+    error = spellings.read_error(failure.error, store_backtrace=ojs_settings.STORE_BACKTRACES)
     return error, ratelimits.rate_limit_until(failure.error)
 
 

@@ -91,8 +91,8 @@ def _distinct(
     first: dict[uuid.UUID, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.valid_spec.id, candidate)
-    stamp = clock.stamps(len(first), using)
-    context = PushContext(clock.now(using), stamp, using, partial=len(candidates) > 1, own=own)
+    now = clock.now(using)
+    context = PushContext(now, clock.stamps(len(first), now), using, partial=len(candidates) > 1, own=own)
     return list(first.values()), context
 
 
