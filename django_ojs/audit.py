@@ -1,4 +1,4 @@
-"""Operators' acts and their entries in the audit log, in one transaction: neither is there without the other.
+"""Write what operators do into the audit log, in the transaction of the act: neither is stored without the other.
 
 Except for acts on an outbox that is in another database than the jobs: they are committed there first, and are done
 without an entry if that cannot be written afterwards. No entry is there without its act.
@@ -23,7 +23,7 @@ _LENGTHS = {"actor": 255, "action": 64, "target_type": 32, "target": 512, "sourc
 
 @dataclasses.dataclass(slots=True)
 class Act:
-    """What will be written. The act may fill in `target` and `detail`.
+    """An operator's act, as the audit log will have it. The act itself may fill in `target` and `detail`.
 
     Attributes:
         actor: `user:NAME`, `key:NAME`, `command:NAME` or `anonymous`.

@@ -176,7 +176,7 @@ class Backoff:
 
 
 class SharedBackoff:
-    """The lines of a `Backoff` about what many threads meet and none of them tries again: their callers do."""
+    """Logs a failure that many threads meet as `Backoff` does, for threads that do not try again: their callers do."""
 
     def __init__(self, what: str, **how: Any) -> None:
         self._backoff = Backoff(what, 1.0, REMIND_EVERY, tries=False, among=what, **how)

@@ -88,14 +88,13 @@ def now(using: str | None = None) -> dt.datetime:
     return _ask(using)
 
 
-def stamps(count: int, using: str | None = None) -> dt.datetime:
-    """The first of `count` instants, one microsecond apart, that this process hands out only once.
+def stamps(count: int, current: dt.datetime) -> dt.datetime:
+    """The first of `count` instants, one microsecond apart, that this process hands out only once; `current` is now.
 
     They become `enqueued_at`, so that jobs pushed one after the other, or in one batch, keep their
     order though the clock stood still in between. First in, first out is decided by them (core 5.2).
     """
     global _last_stamp
-    current = now(using)
     with _stamp_lock:
         first = max(current, _last_stamp + dt.timedelta(microseconds=1))
         if first - current > dt.timedelta(seconds=1):  # the clock was set back: follow it

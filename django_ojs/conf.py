@@ -307,8 +307,8 @@ class Settings:
     # Tenants
     #: A callable without arguments, or its dotted path, that says whose data the database connection of the current
     #: caller shows, if not all see the same: a role, a variable of row-level security, a `search_path`. It returns
-    #: something hashable, and is called for each call. Calls with different keys share no group and no cache. None: the
-    #: schema that the connection names (`connection.schema_name`, as with django-tenants), if it does.
+    #: something hashable, and is called for each call. Calls with different keys are not executed together and share no
+    #: cache. None: the schema that the connection names (`connection.schema_name`, as with django-tenants), if it does.
     GROUP_KEY: Callable[[], Hashable] | str | None = None
     #: Whether calls that wait at the same moment are executed as one, on the connection of one of them. False: each
     #: executes its own.

@@ -124,7 +124,7 @@ def waits_to_try_again(error: BaseException, number: int, using: str | None) -> 
     first, longer each time.
 
     It is run again if it lost a race in its own transaction, or if its session had lost a prepared statement: neither
-    has changed anything. In the second case it gets another session, and nobody waits.
+    has changed anything. After a lost prepared statement the operation gets a new session, and is run again at once.
     """
     connection = connections[database(using)]
     if number == TRIES or connection.in_atomic_block:
@@ -212,8 +212,9 @@ class Looks:
 
 
 class Atomic(transaction.Atomic):
-    """Django's block. If the transaction begins here, the database ends it when it stays idle for too long
-    (`idleness`). A statement that is too long for the database raises another error than an outage does (`packets`).
+    """The block that `atomic` returns: Django's, and more. If the transaction begins here, the database ends it when it
+    stays idle for too long (`idleness`). A statement that is too long for the database raises another error than an
+    outage does (`packets`).
 
     Each is entered once: it is no decorator.
     """

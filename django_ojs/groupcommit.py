@@ -51,8 +51,8 @@ PATIENCE_OF_ONE_WRITER = 1.0
 #: Calls by themselves that may each wait for locks for `lockwaits.OWN` in one process. They hold a thread and a
 #: connection meanwhile, so what comes beside them waits for `lockwaits.SHARED`.
 PATIENT = 8
-#: Lanes that a group remembers. A site may have any number of tenants: where there are more, those without a call are
-#: forgotten.
+#: Lanes that a commit group remembers. A site may have any number of tenants: where there are more, those without a
+#: call are forgotten.
 MOST_LANES = 1000
 
 
@@ -86,7 +86,7 @@ def passed_on(error: Exception) -> Exception:
 
 
 class Executor(Protocol[Given_contra, Made_co]):
-    """What a group executes: for each item its outcome, or the exception that its caller is to meet, or `LEFT_OUT`.
+    """What a commit group executes: for each item its outcome, the exception that its caller is to meet, or `LEFT_OUT`.
 
     It commits what it changes before it returns, and changes nothing where it raises, unless it loses the connection.
     Called in no transaction, or in that of a caller with the item of that caller.
@@ -184,7 +184,7 @@ class _Lane(Generic[Item, Result]):
             self.leader.latch.release()
 
 
-class Group(Generic[Item, Result]):
+class CommitGroup(Generic[Item, Result]):
     """Calls of one operation, by database and by whose data its connection shows (`tenants.scope`). Make one for each
     operation, when the module is loaded."""
 
@@ -192,7 +192,7 @@ class Group(Generic[Item, Result]):
         self, execute: Executor[Item, Result], *, limit: int = LIMIT, patience: float | None = None,
         size: Callable[[Item], int] = lambda item: 0,
     ) -> None:  # fmt: skip
-        """Make the group of one operation.
+        """Make the commit group of one operation.
 
         Args:
             execute: the operation.
@@ -332,7 +332,7 @@ def _own(error: Exception) -> Exception:
 
 # A fork copies the state of threads that are not there in the child.
 
-_groups: weakref.WeakSet[Group[Any, Any]] = weakref.WeakSet()
+_groups: weakref.WeakSet[CommitGroup[Any, Any]] = weakref.WeakSet()
 
 
 def _forget() -> None:

@@ -1,4 +1,4 @@
-"""Places in operations where telemetry and the doubles of sites' tests take part, which the operations do not import.
+"""Let telemetry, and the doubles of sites' tests, take part in operations, which do not import them.
 
 For telemetry each place is a list of subscribers, which subscribe when the app is ready. An operation checks whether
 the list is empty, and if it is, goes straight on. A test double takes the calls of an operation that is marked with

@@ -161,7 +161,8 @@ class Chain:
 
 
 class Once:
-    """`next`: may be called once. A second call would store or run the job twice, so it raises RuntimeError."""
+    """The `next` that a middleware calls, once: a second call would store or run the job twice, and raises
+    RuntimeError."""
 
     __slots__ = ("_called", "_proceed", "_user")
 

@@ -1,4 +1,4 @@
-"""Enqueueing where the jobs are in another database than the caller's data (docs/second-database.md).
+"""Enqueue jobs from the transaction of a site's data when the jobs are in another database (docs/second-database.md).
 
 `put` writes the envelope, checked and with the id that the job will have, into a table of the caller's database, in
 the caller's transaction. `relay` takes what is committed there to the jobs' database, in the order of insertion, and
@@ -212,8 +212,8 @@ def _take(kind: str, entries: list[OutboxEntry], target: str) -> list[Exception 
 
 def _push(entries: list[OutboxEntry], target: str) -> list[Exception | None]:
     candidates = [_candidate(index, entry) for index, entry in enumerate(entries)]
-    now, stamp = clock.now(target), clock.stamps(len(candidates), target)
-    outcomes = push_read(candidates, PushContext(now, stamp, target))
+    now = clock.now(target)
+    outcomes = push_read(candidates, PushContext(now, clock.stamps(len(candidates), now), target))
     found = {
         candidate.valid_spec.id: outcome.row["id"]
         for candidate, outcome in zip(candidates, outcomes, strict=True)

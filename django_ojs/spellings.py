@@ -809,9 +809,7 @@ def _contradiction(field: str, other: str, received: Any) -> InvalidRequest:
 # What workers report
 
 
-def read_error(
-    error: object, attempt: int, occurred_at: dt.datetime, *, store_backtrace: bool = True
-) -> dict[str, Any]:
+def read_error(error: object, *, store_backtrace: bool = True) -> dict[str, Any]:
     """`rules.errorobjects.normalise` of an error in any of its spellings."""
     names: dict[str, str] = {}
     if isinstance(error, dict):
@@ -823,7 +821,7 @@ def read_error(
         if isinstance(text := error.get("backtrace"), str):
             error = {**error, "backtrace": text.splitlines()}
     with as_written(as_named(names)) if names else contextlib.nullcontext():
-        return errorobjects.normalise(error, attempt, occurred_at, store_backtrace=store_backtrace)
+        return errorobjects.normalise(error, store_backtrace=store_backtrace)
 
 
 class ActiveJobs(NamedTuple):

@@ -1,8 +1,8 @@
 """Sites whose database connection shows each caller other data: schemas, roles, row-level security.
 
-What calls share within a process (groups, and what is remembered of API keys, queues, schemas and the log) is shared
-only by calls with the same key. A schema that the connection names is found by itself, as django-tenants names it; for
-all else the site says the key (`OJS["GROUP_KEY"]`).
+What calls share within a process (commit groups, and what is remembered of API keys, queues, schemas and the log) is
+shared only by calls with the same key. A schema that the connection names is found by itself, as django-tenants names
+it; for all else the site says the key (`OJS["GROUP_KEY"]`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes callers meet in a group (`django_ojs.groupcommit`): a leader that is held until others wait behind it."""
+"""Makes callers meet in a commit group (`django_ojs.groupcommit`): its leader is held until others wait behind it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.models import QuerySet
 
-from django_ojs.groupcommit import Group, _Lane
+from django_ojs.groupcommit import CommitGroup, _Lane
 
 SECONDS = 60  #: after which a test gives up, on the slowest machine, too
 
@@ -20,7 +20,7 @@ SECONDS = 60  #: after which a test gives up, on the slowest machine, too
 class Gathering:
     """Callers of one group, each in a thread of its own. `batches` has the items of every execution."""
 
-    def __init__(self, group: Group[Any, Any], using: str) -> None:
+    def __init__(self, group: CommitGroup[Any, Any], using: str) -> None:
         self.group, self.using = group, using
         self.batches: list[Sequence[Any]] = []
         self.go, self.leading = threading.Event(), threading.Event()
@@ -105,7 +105,7 @@ def holding(rows: QuerySet[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def gathering(group: Group[Any, Any], using: str = "default") -> Iterator[Gathering]:
+def gathering(group: CommitGroup[Any, Any], using: str = "default") -> Iterator[Gathering]:
     """A block in which calls of the group can be made to meet."""
     found = Gathering(group, using)
     lanes, patience = group._lanes, group._patience

@@ -1,4 +1,4 @@
-"""The engine in Django's admin: look at everything, and act through the operations of the spec only.
+"""Show operators all data of django-ojs in Django's admin, and let them act by the operations of the specification.
 
 All pages are on Django's own admin site. `register_all` puts them on a site of one's own.
 """

@@ -1,4 +1,4 @@
-"""What durable jobs ask people: the inbox, the page of one approval with what its job did so far, and its decision.
+"""Show the approvals that durable jobs wait for, in a list and a page for each, and let users decide them.
 
 Who may view approvals sees all of them; who may only decide sees what asks that user. A link in a mail leads to a page
 that needs no login, where the site allows it (`jobs/approvalmail.py`).
@@ -56,7 +56,8 @@ ApprovalTypeFilter = text_filter(_("job type"), "job_type", _("mail.send or mail
 
 
 class AskedUserFilter(admin.SimpleListFilter):
-    """Those that ask the user, by itself, by a group or by a permission; or a group of the user."""
+    """Finds the approvals that ask the user (by name, by a group or by a permission), or only those that ask its
+    groups."""
 
     title, parameter_name = _("asks"), "asks"
 

@@ -51,7 +51,7 @@ class _OfJobs(admin.ListFilter):
 
 
 class StateFilter(_OfJobs, admin.SimpleListFilter):
-    """No entry beside the list: the tabs above it (`JobChangeList.tabs`) are its links."""
+    """The filter by state. It has no entry beside the list: the tabs above it (`JobChangeList.tabs`) are its links."""
 
     title, parameter_name = _("state"), "state"
 
@@ -63,7 +63,8 @@ class StateFilter(_OfJobs, admin.SimpleListFilter):
 
 
 class QueueFilter(_OfJobs, admin.SimpleListFilter):
-    """Links while there are few queues, else a field to type into, with the first names to choose from."""
+    """The filter by queue: links while there are few, else a field to type into, with the first names to choose
+    from."""
 
     title, parameter_name, placeholder = _("queue"), "queue", _("its name")
 
@@ -82,7 +83,7 @@ class QueueFilter(_OfJobs, admin.SimpleListFilter):
 
 
 class TimeFilter(_OfJobs):
-    """Two times between which a job was created, or ended, for the list of ended jobs."""
+    """The filter by two times, between which a job was created, or ended, for the list of ended jobs."""
 
     title, template = _("time"), "django_ojs/admin/time_filter.html"
     names = ("since", "until")
@@ -205,10 +206,10 @@ _OWN: dict[str, Any] = {"states": StateFilter, "queue": QueueFilter, "since": Ti
 
 def list_filters() -> list[Any]:
     """The filters beside the list, in the order of their declarations."""
-    members = names_in(PAGE)
+    names = names_in(PAGE)
     found = (
-        _OWN[members[name]] if members[name] in _OWN else text_filter(title(name), name, member.example, field="")
-        for name, member in shown_in(PAGE).items()
+        _OWN[names[name]] if names[name] in _OWN else text_filter(title(name), name, declared.example, field="")
+        for name, declared in shown_in(PAGE).items()
     )
     return [one for one in found if one is not None]
 
@@ -269,7 +270,8 @@ def unpack(text: str) -> list[UUID]:
 
 
 class JobChangeList(EndlessChangeList):
-    """Loads no arguments and no results, and no errors of a completed job: it has none to show (core 5.3)."""
+    """The list of jobs. It loads no arguments and no results, and no errors of a completed job, which shows none
+    (core 5.3)."""
 
     look: Look | None = None
     #: Jobs that are on this page by now, and not on that of a viewer who has had it for a while.

@@ -19,7 +19,7 @@ from django_ojs.models import AuditEntry, JobSchema
 
 
 class DoorFilter(admin.SimpleListFilter):
-    """All doors. To list only those that some entry has, Django would read every row."""
+    """The filter by door. It offers all doors: to find those that some entry has, Django would read every row."""
 
     title, parameter_name = _("door"), "door"
 

@@ -138,7 +138,7 @@ class StepStore(Protocol):
 
     def replace(self, step: Step, *, locked: bool) -> bool: ...
 
-    def forget(self) -> bool: ...
+    def delete_all(self) -> bool: ...
 
     def start_over(self, arguments: Step) -> bool: ...
 
@@ -175,7 +175,7 @@ class MemorySteps:
 
     replace = record
 
-    def forget(self) -> bool:
+    def delete_all(self) -> bool:
         self.steps.clear()
         return True
 
@@ -250,7 +250,7 @@ class StepLog:
             return
         changed = any(step.code not in (self._durable.code, None) for step in steps)
         if changed and self._durable.on_change == "restart":
-            self.must(self.store.forget())
+            self.must(self.store.delete_all())
             steps, changed = [], False
         elif changed and self._durable.on_change == "wait":
             raise Suspended(OLD_CODE_PAUSE)

@@ -320,16 +320,16 @@ def event_error(error: Mapping[str, Any]) -> dict[str, Any]:
 # What each type tells, and which members its `data` has: the reference is made of this, and tests hold events to it.
 # A member whose name ends in `?` may be missing. `SHARED` comes before it in every event of the kind (`log.render`).
 
-Members = Mapping[str, str]
+MemberTypes = Mapping[str, str]
 
 
 class Description(NamedTuple):
     text: str
-    data: Members = {}
+    data: MemberTypes = {}
 
 
 #: By the first part of the type; "" is in every event.
-SHARED: dict[str, Members] = {
+SHARED: dict[str, MemberTypes] = {
     "": {"timestamp": "instant", "worker_id?": "string", "trace_id?": "string", "workflow_id?": "string"},
     "job": {
         "job_id": "UUID", "job_type": "string", "type": "string", "queue": "string", "state": "string",
@@ -348,39 +348,39 @@ ABOUT_QUEUES = frozenset({
     "cron.skipped",
 })  # fmt: skip
 
-_WAS: Members = {"previous_state?": "string"}
-_WORKER: Members = {"hostname": "string", "queues": "array of strings", "concurrency": "integer"}
-_TIMEOUT: Members = {"timeout_kind": "string", "limit_seconds": "number", "elapsed_seconds": "number"}
-_DEATH: Members = {"signal?": "string", "exit_code?": "integer", "memory_mb?": "number"}
-_CRON: Members = {
+_WAS: MemberTypes = {"previous_state?": "string"}
+_WORKER: MemberTypes = {"hostname": "string", "queues": "array of strings", "concurrency": "integer"}
+_TIMEOUT: MemberTypes = {"timeout_kind": "string", "limit_seconds": "number", "elapsed_seconds": "number"}
+_DEATH: MemberTypes = {"signal?": "string", "exit_code?": "integer", "memory_mb?": "number"}
+_CRON: MemberTypes = {
     "cron_name": "string", "cron_expr": "string", "cron_expression": "string", "timezone": "string",
     "job_type": "string", "scheduled_at": "instant or null", "scheduled_time": "instant or null",
     "next_at": "instant or null",
 }  # fmt: skip
-_FLOW: Members = {
+_FLOW: MemberTypes = {
     "workflow_id": "string", "workflow_name": "string", "workflow_type": "string", "total_steps": "integer",
 }  # fmt: skip
-_STEP: Members = {
+_STEP: MemberTypes = {
     "step_id": "string", "step_type": "string", "duration_ms": "integer", "step": "integer", "job_id": "UUID",
 }  # fmt: skip
-_FLOW_JOB: Members = {
+_FLOW_JOB: MemberTypes = {
     **_FLOW, **_STEP, "job_type": "string", "state": "string", "attempt": "integer", "callback?": "string",
 }  # fmt: skip
-_BULK: Members = {"total": "integer", "skipped": "integer"}
-_BOUND: Members = {"depth": "integer", "bound": "integer"}
-_PRESSURE: Members = {**_BOUND, "pressure": "number", "threshold": "number"}
-_RESULT: Members = {"size_bytes?": "integer", "expires_at": "instant or null"}
-_LIMIT: Members = {"key": "string", "strategy": "string"}
-_DELIVERY: Members = {
+_BULK: MemberTypes = {"total": "integer", "skipped": "integer"}
+_BOUND: MemberTypes = {"depth": "integer", "bound": "integer"}
+_PRESSURE: MemberTypes = {**_BOUND, "pressure": "number", "threshold": "number"}
+_RESULT: MemberTypes = {"size_bytes?": "integer", "expires_at": "instant or null"}
+_LIMIT: MemberTypes = {"key": "string", "strategy": "string"}
+_DELIVERY: MemberTypes = {
     "subscription_id": "string", "delivery_id": "string", "event_id": "string", "event_type": "string",
     "attempts": "integer", "response_status": "integer or null", "error": "string",
 }  # fmt: skip
-_ALERT: Members = {
+_ALERT: MemberTypes = {
     "alert_id": "string", "kind": "string", "about": "string", "says": "string", "mend": "string",
     "raised_at": "instant", "figures": "object",
 }  # fmt: skip
-_APPROVAL: Members = {"approval_id": "UUID", "name": "string", "title": "string", "assignees": "array of strings"}
-_SUBSCRIPTION: Members = {"subscription_id": "string", "by?": "string"}
+_APPROVAL: MemberTypes = {"approval_id": "UUID", "name": "string", "title": "string", "assignees": "array of strings"}
+_SUBSCRIPTION: MemberTypes = {"subscription_id": "string", "by?": "string"}
 
 DESCRIBED: dict[str, Description] = {
     "job.enqueued": Description(
@@ -606,7 +606,7 @@ DESCRIBED: dict[str, Description] = {
 }
 
 
-def shared(type: str) -> Members:
+def shared(type: str) -> MemberTypes:
     """What events of this type have besides their own members."""
     if type in ABOUT_JOBS or type.startswith("job."):
         return SHARED["job"]

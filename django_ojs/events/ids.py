@@ -1,4 +1,4 @@
-"""Public event ids, computed instead of stored.
+"""Make the public id of an event, which is computed and not stored, and find the event of such an id.
 
 An id is `evt_` and a UUIDv7 made of the event's time, its position (the row's id) and 26 bits of a MAC
 under the installation's salt. So it needs no column and no index, leads back to its row, cannot be

@@ -1,4 +1,4 @@
-"""A total order for the log, assigned after commit, so that no reader ever passes an event unseen.
+"""Put the events of the log in one order after their commit, so that no reader ever misses an event.
 
 An id is given out when a row is written, but others see the row when its transaction commits, when rows with higher
 ids may have been read already. And a reader that waited for all that still write would hang on the longest transaction.

@@ -25,7 +25,7 @@ Filled = Callable[[], Document]
 
 
 class Unfit(Exception):
-    """A value that does not fit its field, or of which the field says less: an attribute carries it."""
+    """The field of the message cannot hold this value, or not all of it: an attribute carries the value."""
 
 
 class FieldKind(NamedTuple):

@@ -39,7 +39,8 @@ _NANOS = re.compile(r"\.[0-9]{6}([0-9]{1,3})")
 
 
 class UnreadableMessage(Exception):
-    """A message holds what no JSON is made of. `problem` goes on from the name of the member: `must be a number`.
+    """The message has a value that JSON cannot represent. `problem` goes on from the name of the member: `must be a
+    number`.
 
     The reader of an object or a list adds its own part of the path with `inside`.
     """

@@ -139,7 +139,7 @@ class OJSView(APIView):
         self.request_id = given or new_request_id()
         token = tracing.receive(request.META, given)
         self.operation = self.operations.get("GET" if request.method == "HEAD" else request.method or "", UNDECLARED)
-        if not self.operation.grouped:  # the leader of a group looks at its connection: no other caller needs one
+        if not self.operation.grouped:  # the leader of a commit group looks at its own: no other caller needs one
             check_health(using())
         try:
             with suggest.BoundedComparisons():

@@ -54,7 +54,7 @@ from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import JOBS, BulkReport, BulkVerb, How
 from django_ojs.jobs.cancel import Cancelled
 from django_ojs.jobs.candidates import Pushed
-from django_ojs.jobs.filterfields import Member, Notation, read_states
+from django_ojs.jobs.filterfields import DeclaredFilter, Notation, read_states
 from django_ojs.jobs.history import ERASURE_MEMBERS
 from django_ojs.jobs.idempotency import MAX_KEY_LENGTH, Answer
 from django_ojs.jobs.retry import OVERRIDABLE, check_override
@@ -148,15 +148,15 @@ class DeclaredFilterSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         names = names_in(self.notation)
-        return {name: DeclaredField(JobFilter.base_filters[member]) for name, member in names.items()}
+        return {name: DeclaredField(JobFilter.base_filters[own]) for name, own in names.items()}
 
 
 class DeclaredField(serializers.JSONField):
     """A member of such a filter, with the schema of its declaration."""
 
-    def __init__(self, member: Member) -> None:
-        super().__init__(required=False, help_text=member.sentence)
-        self.schema = member.schema
+    def __init__(self, declared: DeclaredFilter) -> None:
+        super().__init__(required=False, help_text=declared.sentence)
+        self.schema = declared.schema
 
 
 class OperatorFilterSerializer(DeclaredFilterSerializer):

@@ -179,7 +179,7 @@ class LetterPurgeSerializer(DestructiveSerializer):
 
 
 class DeadLetterFilterBackend(JobFilterBackend):
-    """By the times of the jobs alone: a letter is old, and its id may be older."""
+    """Compares times with those of the jobs and never with their ids: an id may be much older than its dead letter."""
 
     by_id = False
 
@@ -189,7 +189,8 @@ class DeadLetterFilterBackend(JobFilterBackend):
 
 
 class DeadLetterPagination(JobPagination):
-    """Newest first, and for operators as the query asks. The number in each queue is known without counting."""
+    """Pages of dead letters: newest first, and for operators as the query asks. The number in each queue is known
+    without counting."""
 
     max_limit = 1000
 

@@ -1,4 +1,4 @@
-"""Whatever a view raises, as an error of the spec (binding 4): no page, no traceback, no internals in the answer."""
+"""Answer whatever a view raises with an error of the specification (binding 4): no page, no traceback, no internals."""
 
 from __future__ import annotations
 

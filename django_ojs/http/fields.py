@@ -1,4 +1,4 @@
-"""Single values out of a JSON body or a path: typed and bounded, or refused with `invalid_request` and their name."""
+"""Read single values of a JSON body or a path, and refuse a faulty one with `invalid_request` and its name."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from django_ojs import clock
 from django_ojs.database import database
 from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.jobs import selection
-from django_ojs.jobs.filterfields import Member, Notation
+from django_ojs.jobs.filterfields import DeclaredFilter, Notation
 from django_ojs.jobs.selection import JobFilter as JobFilter  # noqa: PLC0414 - sites import it from here
 from django_ojs.models import Job, job
 from django_ojs.models.job import JobQuerySet
@@ -25,8 +25,8 @@ from django_ojs.states import State
 
 
 class ScannedJobs(JobFilter):
-    """For jobs that are gone through by their ids: an expression keeps databases that guess (SQLite does) from reading
-    all jobs of a state by its index instead, for every batch."""
+    """The filter of jobs that a caller goes through in batches by their ids. An expression keeps databases that guess
+    (SQLite does) from reading all jobs of a state by its index instead, for every batch."""
 
     states = JobFilter.base_filters["states"].replaced(
         condition=lambda wanted, value: Q(In(Coalesce("state", "state"), [state.value for state in value]))
@@ -69,9 +69,9 @@ def of_query(
 
 def wanted_by(request: Request, kind: type[JobFilter] = JobFilter) -> JobFilter:
     """What the query string asks for, within the caller's limits."""
-    members = selection.names_in(Notation.LIST, kind)
-    given = {name: request.query_params[name] for name in members if request.query_params.get(name)}
-    return _read(request, given, members, faults.query_fault, kind)
+    names = selection.names_in(Notation.LIST, kind)
+    given = {name: request.query_params[name] for name in names if request.query_params.get(name)}
+    return _read(request, given, names, faults.query_fault, kind)
 
 
 def asks_for_only(wanted: JobFilter, *members: str) -> bool:
@@ -104,33 +104,33 @@ def older_than(value: Any, name: str = "older_than") -> dt.datetime | None:
 
 def _of_body(request: Request, given: Mapping[str, Any], notation: Notation) -> JobFilter:
     """The filter of a body."""
-    members = selection.names_in(notation)
+    names = selection.names_in(notation)
 
     def fault(name: str, message: str, value: Any = None) -> Exception:
         return faults.fault(f"filter.{name}"[:100], message, value)
 
-    given = {name: value for name, value in given.items() if value is not None or name not in members}
+    given = {name: value for name, value in given.items() if value is not None or name not in names}
     for name, value in given.items():
-        if name not in members:
-            raise fault(name, f"must be one of {', '.join(members)}")
-        if problem := JobFilter.base_filters[members[name]].wrong_type(value):
+        if name not in names:
+            raise fault(name, f"must be one of {', '.join(names)}")
+        if problem := JobFilter.base_filters[names[name]].wrong_type(value):
             raise fault(name, problem, value)
         if value == [] or (isinstance(value, str) and not value.strip()):
             raise fault(name, "must not be empty: leave it out to mean all", value)
-    return _read(request, given, members, fault, JobFilter)
+    return _read(request, given, names, fault, JobFilter)
 
 
 def _read(
-    request: Request, given: Mapping[str, Any], members: Mapping[str, str], fault: Any, kind: type[JobFilter]
+    request: Request, given: Mapping[str, Any], names: Mapping[str, str], fault: Any, kind: type[JobFilter]
 ) -> JobFilter:
     """The filter that these members make, within the limits of the caller; `fault` makes the error for one."""
     found: dict[str, Any] = {"only_queues": queue_limit(request), "only_types": type_limit(request)}
     for name, value in given.items():
-        member = kind.base_filters[members[name]]
-        read = member.strictly if isinstance(member, Member) else str
-        found[members[name]] = faults.checked(read, value, name, fault)
+        declared = kind.base_filters[names[name]]
+        read = declared.strictly if isinstance(declared, DeclaredFilter) else str
+        found[names[name]] = faults.checked(read, value, name, fault)
     wanted = kind(found)
     if problem := wanted.fault():
-        name = next(name for name in given if members[name] == problem[0])
+        name = next(name for name in given if names[name] == problem[0])
         raise fault(name, problem[1], given[name])
     return wanted

@@ -1,7 +1,7 @@
-"""Where our views meet drf-spectacular: what it cannot know about them. Imported only where that is installed.
+"""Tell drf-spectacular what it cannot know about our views. This module is imported only where that is installed.
 
-It reads serializers and routes by itself. Here are our media types, errors, scopes and rights, and the schema of an
-envelope.
+drf-spectacular reads serializers and routes by itself. Here are our media types, errors, scopes and rights, and the
+schema of an envelope.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def paths_and_components() -> tuple[dict[str, Any], dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Doc:
-    """What a method takes and answers at the view's door: an operation with what the view says of it.
+    """What the OpenAPI document says of one method of a view: its operation, with what depends on the view and its
+    door.
 
     Attributes:
         operation: what the method declares.

@@ -482,7 +482,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
             return Answer(200, serializers.answer_text(redacted.job(pushed.row), deduplicated=True, **warnings), {})
         job = envelope.render(pushed.row)
         headers = {"Location": links.to_new(self.request, self, job["id"])} | pressure([pushed])
-        headers |= ratelimits.headers(pushed.row, permissions.limits(self.request))
+        headers |= ratelimits.headers(pushed.row, self.request)
         return Answer(201, serializers.answer_text(job, **warnings), headers)
 
     def _push_batch(self, documents: Documents, using: str) -> Answer:

@@ -1,4 +1,5 @@
-"""What this server claims to be (binding 2.2, conformance 4): only what exists, and exactly that."""
+"""Make the manifest, in which this server says what it can do (binding 2.2, conformance 4): all that it can, no
+more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What client and server settle in headers: media types, and the version and extensions that a client demands.
+"""Read from headers what a client demands (media type, version, extensions), and refuse what this server does not have.
 
 Accept chooses between two names of one format and is never refused (binding 1.2). A version or an extension that this
 server lacks is (binding 1.3).

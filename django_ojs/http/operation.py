@@ -39,7 +39,7 @@ UNSET: Final[Any] = _Unset()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What is true of one operation. A serializer is a class; a door is the public one or that of operators.
+    """What `@operation` declares. A serializer is a class; a door is the public one or that of operators.
 
     Who may call it:
         scope: the scope that a key needs at the public door; None opens it to all.
@@ -73,7 +73,7 @@ class Operation:
         audit: the name of its entry in the audit log; '' for none. The entry is written in its transaction.
         audits_itself: whether the method writes the entry, and no transaction is around it.
         audit_doors: the doors where it has an entry.
-        grouped: whether it goes to the database through a group (`groupcommit`), and not beside it.
+        grouped: whether it goes to the database through a commit group (`groupcommit`), and not beside it.
     """
 
     scope: str | None = "admin"

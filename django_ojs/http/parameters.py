@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_ojs.jobs.filterfields import LIST, Member
+from django_ojs.jobs.filterfields import LIST, DeclaredFilter
 from django_ojs.jobs.selection import JobFilter, names_in
 
 #: The schemas of the parameters of a query that are no texts.
@@ -68,11 +68,11 @@ def _parameter(name: str, _: str, words: str) -> dict[str, Any]:
 
 def of_filter(kind: type[JobFilter]) -> list[dict[str, Any]]:
     """The parameters of a list of jobs, from the declarations of its filters; a site's own may have only a name."""
-    members = names_in(LIST, kind)
-    return [_declared(parameter, kind.base_filters[members[parameter["name"]]]) for parameter in described(*members)]
+    names = names_in(LIST, kind)
+    return [_declared(parameter, kind.base_filters[names[parameter["name"]]]) for parameter in described(*names)]
 
 
-def _declared(parameter: dict[str, Any], member: Any) -> dict[str, Any]:
-    if not isinstance(member, Member):
+def _declared(parameter: dict[str, Any], declared: Any) -> dict[str, Any]:
+    if not isinstance(declared, DeclaredFilter):
         return parameter
-    return {**parameter, "schema": member.schema} | ({"description": member.sentence} if member.help else {})
+    return {**parameter, "schema": declared.schema} | ({"description": declared.sentence} if declared.help else {})

@@ -1,5 +1,5 @@
-"""The query string: single values out of it, and the filters of lists, or `invalid_request` with the name of the
-parameter (binding 1.7).
+"""Read single values and the filters of lists from the query string, and refuse a faulty one with `invalid_request` and
+the name of the parameter (binding 1.7).
 
 A ViewSet names a django-filter `FilterSet` as its `filterset_class`; a site's subclass may name one with more filters.
 The app `django_filters` need not be in INSTALLED_APPS: that is for its HTML.

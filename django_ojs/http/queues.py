@@ -450,7 +450,8 @@ class QueueConfigurationSerializer(BodySerializer):
 
 
 class QueuePagination(OJSPagination):
-    """Most clients of the public door read one page and take it for all queues."""
+    """Pages of queues. They are large at the public door, where most clients read one page and take it for all
+    queues."""
 
     max_limit = default_limit = 1000
 

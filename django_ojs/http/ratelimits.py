@@ -190,10 +190,10 @@ def _visible(request: Request) -> Q:
     return any_of("key", [*own, *(f"type:{name}" for name in reach.types or ())])
 
 
-def headers(row: JobRow, reach: Limits) -> dict[str, str]:
+def headers(row: JobRow, request: Request) -> dict[str, str]:
     """`X-RateLimit-*` of the limit that a new job is under; none for a job without one. Reset in Unix seconds.
 
-    A caller with limits (`reach`) sees what is left of a limit only where all jobs under it are its own. The job is
+    A caller with limits sees what is left of a limit only where all jobs under it are its own. The job is
     stored by then: inside a transaction its key is not noted yet, and its own policy counts.
     """
     if not row["rate_key"]:
@@ -201,7 +201,7 @@ def headers(row: JobRow, reach: Limits) -> dict[str, str]:
     policy = ratelimit.from_json(row["rate_limit"])
     window = policy.rate or policy.throttle
     limit = window.limit if window else policy.concurrency or 0
-    if not _covers(reach, row["rate_key"]):
+    if not _covers(permissions.limits(request), row["rate_key"]):
         return {"X-RateLimit-Limit": str(limit)}
     found = ratelimits.inspect_stored(row["rate_key"], policy)
     if not found:

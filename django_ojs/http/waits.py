@@ -41,7 +41,8 @@ SCOPE_KEY = "django_ojs.wait"
 
 @dataclasses.dataclass(slots=True)
 class WaitingRequest:
-    """A request that the server carries out twice. `over`: it has waited as long as it wanted to, or the job has ended.
+    """A request that waits for a job: the server calls its view before the wait and after it. `over`: the wait has
+    ended.
 
     The first time the view says in `wait` who looks for it, for which job, for how many seconds, and by which slot.
     """

@@ -260,8 +260,8 @@ def ask(holder: Holder, step: Step, request: ApprovalRequest, *, again: bool = F
     if again and Approval.objects.using(using).filter(pk=pk).exclude(state=ApprovalState.CLOSED).exists():
         return True
     asked, later = assignees(request.assignees), assignees(request.escalate_to, "escalate_to")
-    # An approval that names nobody may be decided by everyone with the permission. They stay asked when it is
-    # escalated.
+    # Everyone with the permission `DECIDE` may decide an approval without assignees. An escalation adds assignees, who
+    # would then be the only ones: so the permission becomes an assignee, and its holders may still decide.
     if later and not asked:
         asked = [Assignee(Kind.PERMISSION, DECIDE, DECIDE)]
     with atomic(using=using):

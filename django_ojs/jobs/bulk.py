@@ -79,7 +79,7 @@ rate = integer(1, MAX_PER_MINUTE)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class How:
-    """What a verb has to know besides the jobs.
+    """The options of a verb for many jobs.
 
     Attributes:
         by: who cancels.
@@ -317,7 +317,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class BulkReport:
-    """What became of it."""
+    """What became of the jobs of one call."""
 
     matched: int = 0
     succeeded: int = 0
@@ -393,7 +393,7 @@ def run_batch(
 
 def batches(jobs: QuerySet[Job], using: str) -> Iterator[list[uuid.UUID]]:
     """The ids of all jobs that fit now, in their order. Jobs that come while it runs are left out."""
-    jobs = jobs.filter(created_at__lt=clock.stamps(1, using)).order_by("pk")
+    jobs = jobs.filter(created_at__lt=clock.stamps(1, clock.now(using))).order_by("pk")
     last: uuid.UUID | None = None
     while True:
         page = jobs if last is None else jobs.filter(pk__gt=last)

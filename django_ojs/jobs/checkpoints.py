@@ -127,7 +127,7 @@ def clear(
         row = _locked(job_id, using, None if with_steps else _COLUMNS)
         _check_holder(row, worker_id, attempt)
         if not with_steps:
-            return bool(forget([row], using))
+            return bool(delete([row], using))
         if refused := compensations.undo_first([row], using=using):
             raise refused[job_id]
         waited = row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=using)
@@ -139,10 +139,10 @@ def clear(
 
 def start_over(rows: Collection[JobRow], using: str) -> int:
     """Delete the checkpoints and the recorded steps of these locked jobs; return how many there were."""
-    return forget(rows, using) + steps.delete([row["id"] for row in rows], using=using)
+    return delete(rows, using) + steps.delete([row["id"] for row in rows], using=using)
 
 
-def forget(rows: Collection[JobRow], using: str) -> int:
+def delete(rows: Collection[JobRow], using: str) -> int:
     """Delete the checkpoints of these locked jobs; return how many there were."""
     ids = [row["id"] for row in rows if row["resumable"]]
     if not ids:
@@ -207,7 +207,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
         store.begin_writing()
         columns = ("id", "state", "finished_at", "resumable")
         rows = store.lock(listed, skip_locked=True, columns=columns)
-        return forget([row for row in rows if row["state"] in _CLOSED and row["finished_at"] <= edge], using)
+        return delete([row for row in rows if row["state"] in _CLOSED and row["finished_at"] <= edge], using)
 
 
 #: Behind which job this process goes on to look for ended ones.

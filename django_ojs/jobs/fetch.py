@@ -21,7 +21,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import PermissionDenied
 from django_ojs.events import catalogue
-from django_ojs.groupcommit import Group, passed_on
+from django_ojs.groupcommit import CommitGroup, passed_on
 from django_ojs.jobs import checkpoints, timers
 from django_ojs.lifecycle.ended import jobs_read, queues_claimed
 from django_ojs.limits import claim as limited_claim
@@ -113,7 +113,7 @@ def fetch_each(fetches: Sequence[Fetch], *, using: str) -> list[list[JobRow] | E
     return [outcomes[index] for index in range(len(fetches))]
 
 
-_fetches: Group[Fetch, list[JobRow]] = Group(fetch_each)
+_fetches: CommitGroup[Fetch, list[JobRow]] = CommitGroup(fetch_each)
 
 
 def _of_group(fetches: Sequence[Fetch], using: str) -> Sequence[list[JobRow] | Exception]:
@@ -137,7 +137,8 @@ def _of_group(fetches: Sequence[Fetch], using: str) -> Sequence[list[JobRow] | E
 
 
 class UnderLimit(Exception):
-    """Several FETCHes met a limit. Each has to ask it in a transaction of its own, which holds the limit's keys."""
+    """Raised where FETCHes that are executed together meet a rate limit. Each has to ask it in a transaction of its
+    own, which holds the limit's keys."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Declares a filter of jobs: how its value is read, which jobs it finds, and its names.
 
-    trace = Member(NameFilterField, of_column("trace_id"), help="jobs of this trace", title=_("trace"))
+    trace = DeclaredFilter(NameFilterField, of_column("trace_id"), help="jobs of this trace", title=_("trace"))
 
 `jobs.selection.JobFilter` has the declarations. Lists over HTTP, bulk bodies, the admin's list, the commands, stored
 bulk actions, the OpenAPI document and the documentation read them.
@@ -229,14 +229,14 @@ class ObjectFilterField(FilterField):
 
 
 class FlagFilterField(FilterField):
-    """True, or nothing."""
+    """A condition that is asked for (True) or not."""
 
     def to_python(self, value: Any) -> bool | None:
         return True if value is True else None
 
 
 class LimitFilterField(FilterField):
-    """Names and patterns; None: no limit, and none of them: nothing."""
+    """The names and patterns that a caller is limited to. None is no limit; an empty list selects no job."""
 
     def to_python(self, value: Any) -> tuple[str, ...] | None:
         return None if value is None else tuple(value)
@@ -245,7 +245,7 @@ class LimitFilterField(FilterField):
 # A filter
 
 
-class Member(Filter):  # type: ignore[misc]
+class DeclaredFilter(Filter):  # type: ignore[misc]
     """A filter of jobs.
 
     Args:

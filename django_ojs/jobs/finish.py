@@ -24,7 +24,7 @@ from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.faults import may_be_done
-from django_ojs.groupcommit import LEFT_OUT, Group
+from django_ojs.groupcommit import LEFT_OUT, CommitGroup
 from django_ojs.jobs import durableevents
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
@@ -363,8 +363,8 @@ def _fail(
     return [outcomes[job_id] for job_id in by_id]
 
 
-_acks: Group[Ack, JobRow] = Group(_ack_each, size=lambda ack: len(ack.result or ""))
-_failures: Group[_Reported, JobRow] = Group(_fail_each)
+_acks: CommitGroup[Ack, JobRow] = CommitGroup(_ack_each, size=lambda ack: len(ack.result or ""))
+_failures: CommitGroup[_Reported, JobRow] = CommitGroup(_fail_each)
 
 
 @retried
@@ -474,8 +474,7 @@ def _read(failure: Failure) -> _Error:
             details={"field": "error", "expected": "object", "received": None},
             hint="Send `error`, or `requeue: true` to hand the job back.",
         )
-    keep = ojs_settings.STORE_BACKTRACES
-    error = spellings.read_error(failure.error, 1, clock.now(), store_backtrace=keep)
+    error = spellings.read_error(failure.error, store_backtrace=ojs_settings.STORE_BACKTRACES)
     return error, ratelimits.rate_limit_until(failure.error)
 
 

@@ -137,7 +137,8 @@ def _read_and_store(
     workflow_change: FlowChange | None,
     using: str,
 ) -> list[PushOutcome]:
-    now, stamp = clock.now(using), clock.stamps(len(documents), using)
+    now = clock.now(using)
+    stamp = clock.stamps(len(documents), now)
     context = PushContext(
         now, stamp, using, partial, component, ended, accepted=accepted, workflow_change=workflow_change
     )

@@ -20,7 +20,7 @@ from django_ojs import clock, hooks, middleware
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, check_health, database
 from django_ojs.errors import Conflict, OJSError, QueueFull
-from django_ojs.groupcommit import LEFT_OUT, Group
+from django_ojs.groupcommit import LEFT_OUT, CommitGroup
 from django_ojs.jobs import idempotency, schemas
 from django_ojs.jobs.candidates import (
     Candidate,
@@ -91,8 +91,8 @@ def _distinct(
     first: dict[uuid.UUID, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.valid_spec.id, candidate)
-    stamp = clock.stamps(len(first), using)
-    context = PushContext(clock.now(using), stamp, using, partial=len(candidates) > 1, own=own)
+    now = clock.now(using)
+    context = PushContext(now, clock.stamps(len(first), now), using, partial=len(candidates) > 1, own=own)
     return list(first.values()), context
 
 
@@ -102,8 +102,8 @@ def _size(candidate: Candidate) -> int:
     return 0 if spec is None else len(spec.args_text) + len(spec.meta_text) + len(spec.extra_text)
 
 
-_plain: Group[Candidate, Candidate] = Group(partial(_store, store_plain), size=_size)
-_deciding: Group[Candidate, Candidate] = Group(partial(_store, store_decided), size=_size)
+_plain: CommitGroup[Candidate, Candidate] = CommitGroup(partial(_store, store_plain), size=_size)
+_deciding: CommitGroup[Candidate, Candidate] = CommitGroup(partial(_store, store_decided), size=_size)
 
 
 # With an Idempotency-Key
@@ -214,7 +214,7 @@ def _hold_and_store(
 
 
 def _given(item: Keyed) -> Keyed | Exception:
-    """What the group tells the caller of this item: the item itself, or why it was refused or left out."""
+    """What the commit group tells the caller of this item: the item itself, or why it was refused or left out."""
     outcome = item.candidate.outcome
     if outcome is None:
         return LEFT_OUT
@@ -226,5 +226,5 @@ def _size_of_keyed(item: Keyed) -> int:
     return 3 * _size(item.candidate)
 
 
-_plain_keyed: Group[Keyed, Keyed] = Group(partial(_store_keyed, store_plain), size=_size_of_keyed)
-_deciding_keyed: Group[Keyed, Keyed] = Group(partial(_store_keyed, store_decided), size=_size_of_keyed)
+_plain_keyed: CommitGroup[Keyed, Keyed] = CommitGroup(partial(_store_keyed, store_plain), size=_size_of_keyed)
+_deciding_keyed: CommitGroup[Keyed, Keyed] = CommitGroup(partial(_store_keyed, store_decided), size=_size_of_keyed)

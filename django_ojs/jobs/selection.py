@@ -4,9 +4,9 @@ Query strings, JSON bodies, the admin's lists, commands and stored bulk actions 
 
     JobFilter({"states": ["available"], "type": "mail.*", "older_than": "7d"}).jobs()
 
-Each filter is declared here once, as a `Member` of `JobFilter`: its names, how its value is read, which jobs it finds,
-whether an index helps, and its help text (`jobs.filterfields`). Whatever reads or shows filters reads the declaration.
-`JobFilter` is a django-filter `FilterSet`, so a site adds a member to the lists over HTTP in a subclass.
+Each filter is declared here once, as a `DeclaredFilter` of `JobFilter`: its names, how its value is read, which jobs it
+finds, whether an index helps, and its help text (`jobs.filterfields`). Whatever reads or shows filters reads the
+declaration. `JobFilter` is a django-filter `FilterSet`, so a site adds a filter to the lists over HTTP in a subclass.
 django-filter's app need not be in INSTALLED_APPS: that is for its HTML.
 """
 
@@ -39,12 +39,12 @@ from django_ojs.jobs.filterfields import (
     AgeFilterField,
     Check,
     Columns,
+    DeclaredFilter,
     FlagFilterField,
     IdFilterField,
     Index,
     InstantFilterField,
     LimitFilterField,
-    Member,
     NameFilterField,
     Notation,
     ObjectFilterField,
@@ -175,61 +175,61 @@ _BY_HAND = (PAGE, COMMAND)
 class JobFilter(FilterSet):  # type: ignore[misc]
     """The filters of jobs. Everything given must fit.
 
-    Values are read when they are first used. Raises `InvalidRequest` then for one that cannot be read, with the member
-    in `details.field`.
+    Values are read when they are first used. Raises `InvalidRequest` then for one that cannot be read, with its
+    name in `details.field`.
     """
 
-    states = Member(
+    states = DeclaredFilter(
         StatesFilterField, lambda wanted, value: in_states(value), index=Index.MANY,
         help="jobs in these states", title=_("state"),
         names={LIST: "state", OPERATOR: "state", PRODUCER: ("state", "states"), PAGE: "state", COMMAND: "state"},
     )  # fmt: skip
-    queue = Member(
+    queue = DeclaredFilter(
         QueueFilterField, lambda wanted, value: named("queue", value), index=_of_queue,
         help="jobs of this queue", title=_("queue"),
     )  # fmt: skip
-    type = Member(
+    type = DeclaredFilter(
         NameFilterField, lambda wanted, value: named("type", value), metavar="TYPE",
         help="jobs of this type; `mail.*` for all that begin so", title=_("type"), example="mail.send, mail.*",
     )  # fmt: skip
-    tag = Member(
+    tag = DeclaredFilter(
         TextFilterField, _nothing, metavar="TAG", rest=with_tag, check=_is_tagged,
         help="jobs with this tag", title=_("tag"), example="nightly", names=dict.fromkeys(_BY_HAND, "tag"),
     )  # fmt: skip
-    text = Member(
+    text = DeclaredFilter(
         TextFilterField, _nothing, rest=with_text, check=_is_shown_in,
         help="jobs with this text, in capitals or not, in their arguments or meta", title=_("text"),
         names={PAGE: "q", COMMAND: "search"},
     )  # fmt: skip
     #: Along the times, commands and the admin look for what is recent: ended jobs by their end.
-    since = Member(
+    since = DeclaredFilter(
         InstantFilterField, _along("gte"), index=Index.MANY,
         help="jobs made then or later; if only ended states are selected, jobs that ended then or later",
         title=_("since"), names=dict.fromkeys(_BY_HAND, "since"),
     )  # fmt: skip
-    until = Member(
+    until = DeclaredFilter(
         InstantFilterField, _along("lt"), index=Index.MANY,
         help="jobs made before then; if only ended states are selected, jobs that ended before then",
         title=_("until"), names=dict.fromkeys(_BY_HAND, "until"),
     )  # fmt: skip
-    error = Member(
+    error = DeclaredFilter(
         TextFilterField, lambda wanted, value: with_error(value) & ~Q(state=State.COMPLETED),
         help="jobs that did not complete and in whose errors this text is, in capitals or not",
         title=_("error class or message"), example="ConnectionError", names=dict.fromkeys(_BY_HAND, "error"),
     )  # fmt: skip
-    created_since = Member(
+    created_since = DeclaredFilter(
         InstantFilterField, of_column("created_at__gte"), index=Index.MANY,
         help="jobs made then or later", names={LIST: "since", OPERATOR: "since"},
     )  # fmt: skip
-    created_until = Member(
+    created_until = DeclaredFilter(
         InstantFilterField, of_column("created_at__lt"), index=Index.MANY,
         help="jobs made before then", names={LIST: "until", OPERATOR: "until"},
     )  # fmt: skip
-    worker_id = Member(
+    worker_id = DeclaredFilter(
         NameFilterField, lambda wanted, value: same_name("worker_id", value) & Q(state=State.ACTIVE), index=Index.FEW,
         formerly="holder", help="running jobs that this worker has now", title=_("worker"), example=_("its id"),
     )  # fmt: skip
-    last_worker = Member(
+    last_worker = DeclaredFilter(
         NameFilterField, of_column("worker_id"), index=_of_last_worker, formerly="worker", setting="worker",
         help="jobs that this worker has, or had last", title=_("last worker"), example=_("its id"),
         names={
@@ -237,33 +237,33 @@ class JobFilter(FilterSet):  # type: ignore[misc]
             COMMAND: ("last_worker", "worker"),
         },
     )  # fmt: skip
-    error_type = Member(
+    error_type = DeclaredFilter(
         NameFilterField, lambda wanted, value: with_error_type(value), setting="error",
         help="jobs with an error of this type", names={LIST: "error_type", OPERATOR: "error_type"},
     )  # fmt: skip
-    older_than = Member(
+    older_than = DeclaredFilter(
         AgeFilterField, _older, index=Index.MANY,
         help="jobs made before this time or age; if only ended states are selected, jobs that ended before it",
         names={OPERATOR: "older_than", PRODUCER: "older_than"},
     )  # fmt: skip
-    enqueued_before = Member(
+    enqueued_before = DeclaredFilter(
         InstantFilterField, of_column("enqueued_at__lt"), index=Index.MANY,
         help="jobs enqueued before then", names={PRODUCER: "enqueued_before", COMMAND: "before"},
     )  # fmt: skip
-    enqueued_after = Member(
+    enqueued_after = DeclaredFilter(
         InstantFilterField, of_column("enqueued_at__gt"), index=Index.MANY,
         help="jobs enqueued after then", names={PRODUCER: "enqueued_after", COMMAND: "after"},
     )  # fmt: skip
-    priority = Member(
+    priority = DeclaredFilter(
         PriorityFilterField, of_column("priority"), index=Index.MANY,
         help="jobs of this priority, a number or a name", names={PRODUCER: "priority"},
     )  # fmt: skip
     #: `bulk.matching` looks for it.
-    meta = Member(
+    meta = DeclaredFilter(
         ObjectFilterField, _nothing, index=Index.MANY,
         help="jobs with these members in their meta", names={PRODUCER: "meta"},
     )  # fmt: skip
-    workflow = Member(
+    workflow = DeclaredFilter(
         WorkflowFilterField, _of_workflow, index=Index.FEW,
         help="members of this workflow", title=_("workflow"), example=_("its id"),
         names={LIST: "workflow_id"} | dict.fromkeys(_BY_HAND, "workflow"),
@@ -272,23 +272,25 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     # No caller gives the following; other code of ours does.
 
     #: Only those of the dead letter queue.
-    dead_letters = Member(FlagFilterField, lambda wanted, value: Q(dead_letter=True), index=Index.MANY, names={})
+    dead_letters = DeclaredFilter(
+        FlagFilterField, lambda wanted, value: Q(dead_letter=True), index=Index.MANY, names={}
+    )
     #: The last job that a search looked at: its id, or its end where only ended states are selected.
-    edge = Member(TextFilterField, _from_edge, index=Index.MANY, names={})
+    edge = DeclaredFilter(TextFilterField, _from_edge, index=Index.MANY, names={})
     #: The limits of the caller; None: none.
-    only_queues = Member(
+    only_queues = DeclaredFilter(
         LimitFilterField,
         lambda wanted, value: Limits(queues=value).condition(),
         index=_of_queue,
         setting="queue",
         names={},
     )
-    only_types = Member(
+    only_types = DeclaredFilter(
         LimitFilterField, lambda wanted, value: Limits(types=value).condition(), setting="type", names={}
     )
 
-    base_filters: dict[str, Any]  #: all members of the class; of an instance, those that it was given
-    #: Members that there are not: passed over, one would widen the selection.
+    base_filters: dict[str, Any]  #: all filters of the class; of an instance, those that it was given
+    #: Names of no filter that were given: passed over, one would widen the selection.
     unknown: Sequence[str] = ()
 
     class Meta:
@@ -298,7 +300,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     def __init__(self, data: Mapping[str, Any] | None = None, queryset: Any = None, **options: Any) -> None:
         data = {} if data is None else data
         if type(data) is dict:  # ours, not a query string: only what is given has to be read
-            self.base_filters = {name: member for name, member in self.base_filters.items() if name in data}
+            self.base_filters = {name: declared for name, declared in self.base_filters.items() if name in data}
             self.unknown = sorted(data.keys() - self.base_filters)
         super().__init__(data, queryset, **options)
 
@@ -324,7 +326,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return {name: value for name, value in self.form.cleaned_data.items() if is_given(value)}
 
     def fault(self) -> tuple[str, str] | None:
-        """The first member that cannot be read, and what is wrong with it, without a full stop."""
+        """The first filter that cannot be read, and what is wrong with it, without a full stop."""
         if self.unknown:
             return self.unknown[0], "is unknown here"
         for name, errors in self.form.errors.as_data().items():
@@ -332,7 +334,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return None
 
     def replace(self, **changes: Any) -> JobFilter:
-        """The same filter with these members instead."""
+        """The same with these values instead."""
         return type(self)({**self.values, **changes})
 
     def __eq__(self, other: object) -> bool:
@@ -362,18 +364,20 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     @property
     def searches(self) -> bool:
         """Whether each job has to be looked at, so that only the newest are."""
-        return any(member.rest is not None for member, _ in self.given)
+        return any(declared.rest is not None for declared, _ in self.given)
 
     @property
-    def given(self) -> list[tuple[Member, Any]]:
-        """The members that were given, with their values, but for those that a site has made of django-filter's own."""
+    def given(self) -> list[tuple[DeclaredFilter, Any]]:
+        """The filters that were given, with their values, but for those that a site has made of django-filter's own."""
         found = ((self.filters[name], value) for name, value in self.values.items())
-        return [(member, value) for member, value in found if isinstance(member, Member)]
+        return [(declared, value) for declared, value in found if isinstance(declared, DeclaredFilter)]
 
     def condition(self, *without: str) -> Q:
-        """What the database decides, but for the text, the tag, `meta`, and the members in `without`."""
+        """What the database decides, but for the text, the tag, `meta`, and the filters in `without`."""
         given = ((self.filters[name], value) for name, value in self.values.items() if name not in without)
-        return reduce(and_, (one.condition(self, value) for one, value in given if isinstance(one, Member)), Q())
+        return reduce(
+            and_, (one.condition(self, value) for one, value in given if isinstance(one, DeclaredFilter)), Q()
+        )
 
     def jobs(self, using: str | None = None) -> JobQuerySet:
         """The jobs that may fit; `rest` and `checks` say which of them do."""
@@ -381,11 +385,11 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return found
 
     def narrow(self, jobs: Any) -> Any:
-        """Those of `jobs` that may fit. A site's own members are any filters of django-filter."""
+        """Those of `jobs` that may fit. A site's own are any filters of django-filter."""
         found = jobs.filter(self.condition())
-        for name, member in self.filters.items():
-            if not isinstance(member, Member):
-                found = member.filter(found, self.values.get(name))
+        for name, declared in self.filters.items():
+            if not isinstance(declared, DeclaredFilter):
+                found = declared.filter(found, self.values.get(name))
         return found
 
     def filter_queryset(self, queryset: QuerySet[Job]) -> Any:
@@ -394,32 +398,32 @@ class JobFilter(FilterSet):  # type: ignore[misc]
 
     def rest(self) -> Q:
         """What the database decides by reading each job."""
-        return reduce(and_, (member.rest(value) for member, value in self.given if member.rest is not None), Q())
+        return reduce(and_, (declared.rest(value) for declared, value in self.given if declared.rest is not None), Q())
 
     def checks(self) -> tuple[list[Check], list[str]]:
         """What the database cannot decide, and the columns that this takes."""
         found = [
             check
-            for member, value in self.given
-            if member.check is not None and (check := member.check(value)) is not None
+            for declared, value in self.given
+            if declared.check is not None and (check := declared.check(value)) is not None
         ]
         return [check for check, _ in found], [column for _, columns in found for column in columns]
 
     def unindexed(self) -> dict[str, Q]:
-        """The conditions of the members that no index of ours finds, by the names of the members."""
+        """The conditions of the filters that no index of ours finds, by the names of the filters."""
         return {
-            name: member.condition(self, value) & (Q() if member.rest is None else member.rest(value))
+            name: declared.condition(self, value) & (Q() if declared.rest is None else declared.rest(value))
             for name, value in self.values.items()
-            if isinstance(member := self.filters[name], Member) and member.index(self) is Index.NONE
+            if isinstance(declared := self.filters[name], DeclaredFilter) and declared.index(self) is Index.NONE
         }
 
     @property
     def is_narrow(self) -> bool:
         """Whether what an index finds is few jobs."""
-        return any(member.index(self) is Index.FEW for member, _ in self.given)
+        return any(declared.index(self) is Index.FEW for declared, _ in self.given)
 
     def is_served(self, unindexed: Collection[str]) -> bool:
-        """Whether the site has an index of its own for one of these members (`OJS["INDEXED_FILTERS"]`)."""
+        """Whether the site has an index of its own for one of these filters (`OJS["INDEXED_FILTERS"]`)."""
         settings = {self.filters[name].setting(name) for name in unindexed}
         return not settings.isdisjoint(ojs_settings.INDEXED_FILTERS)
 
@@ -453,7 +457,7 @@ class JobListFilter(JobFilter):
     """The filter of a list that pages through all jobs. It changes nothing, so a text in errors is compared with what
     the list shows of them."""
 
-    job = Member(IdFilterField, of_column("pk"), index=Index.FEW, names={})
+    job = DeclaredFilter(IdFilterField, of_column("pk"), index=Index.FEW, names={})
     error = JobFilter.base_filters["error"].replaced(
         condition=lambda wanted, value: with_error_text(value) & ~Q(state=State.COMPLETED),
         check=_is_shown_in_errors,
@@ -497,28 +501,28 @@ class JobListFilter(JobFilter):
 
 
 def names_in(notation: Notation, kind: type[JobFilter] = JobFilter) -> dict[str, str]:
-    """The members of a filter by their names in a notation.
+    """The filters by the names that a notation has for them.
 
     A site's own filters of django-filter have the names of theirs in the lists over HTTP.
     """
     found: dict[str, str] = {}
-    for name, member in kind.base_filters.items():
+    for name, declared in kind.base_filters.items():
         own = (name,) if notation is LIST else ()
-        found |= dict.fromkeys(member.names_in(notation, name) if isinstance(member, Member) else own, name)
+        found |= dict.fromkeys(declared.names_in(notation, name) if isinstance(declared, DeclaredFilter) else own, name)
     return found
 
 
-def shown_in(notation: Notation) -> dict[str, Member]:
+def shown_in(notation: Notation) -> dict[str, DeclaredFilter]:
     """The declarations of all filters of a notation, by the names that it shows."""
-    members: Mapping[str, Member] = JobFilter.base_filters
-    called = ((member.names_in(notation, name), member) for name, member in members.items())
-    return {names[0]: member for names, member in called if names}
+    filters: Mapping[str, DeclaredFilter] = JobFilter.base_filters
+    called = ((declared.names_in(notation, name), declared) for name, declared in filters.items())
+    return {names[0]: declared for names, declared in called if names}
 
 
 def renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored filter with the names that members have now, whatever release stored it."""
-    members = JobFilter.base_filters.items()
-    now = {member.formerly: name for name, member in members if isinstance(member, Member) and member.formerly}
+    """A stored filter with the names that filters have now, whatever release stored it."""
+    known = ((name, one) for name, one in JobFilter.base_filters.items() if isinstance(one, DeclaredFilter))
+    now = {declared.formerly: name for name, declared in known if declared.formerly}
     return {now.get(name, name): value for name, value in fields.items()}
 
 
@@ -530,7 +534,9 @@ def dead_letters(**wanted: Any) -> JobFilter:
 def readable(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A stored filter as answers show it: times as everywhere else, and no inner bounds."""
     times = {
-        name for name, member in JobFilter.base_filters.items() if issubclass(member.field_class, InstantFilterField)
+        name
+        for name, declared in JobFilter.base_filters.items()
+        if issubclass(declared.field_class, InstantFilterField)
     }
     shown = {name: value for name, value in renamed(fields).items() if name != "edge"}
     return shown | {n: format_instant(dt.datetime.fromisoformat(shown[n])) for n in times & shown.keys()}

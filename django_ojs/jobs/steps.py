@@ -1,4 +1,4 @@
-"""The steps that durable handlers record: read them, add one, replace an unfinished one, forget them.
+"""The steps that durable handlers record: read them, add one, replace an unfinished one, delete them.
 
 Every change is fenced: it needs the run that holds the job. A run that has lost it changes nothing.
 """
@@ -78,7 +78,7 @@ def replace(holder: Holder, step: Step, *, locked: bool = False, using: str) -> 
 
 
 @retried
-def forget(holder: Holder, *, using: str) -> bool:
+def delete_all(holder: Holder, *, using: str) -> bool:
     """Delete all steps of the job, whose code has changed; False where the job is no longer this run's."""
     with atomic(using=using):
         if not _lock(holder, using):
@@ -195,7 +195,7 @@ def _leave(keys: Collection[str], using: str) -> None:
 
 
 def close_approvals(job_ids: Collection[uuid.UUID], now: dt.datetime, *, ended: bool = False, using: str) -> int:
-    """Close the open approvals of these jobs, which have ended or forget that they wait; return how many there were.
+    """Close the open approvals of these jobs, which have ended or no longer wait; return how many there were.
 
     The caller has locked the jobs, unless it says that they have `ended`: those that run again meanwhile keep theirs.
     """

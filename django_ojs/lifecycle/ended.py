@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Told(Generic[P]):
-    """Something that is told to all who subscribed, in the order in which they did. What one raises ends the change."""
+    """Calls its subscribers in the order in which they subscribed. What one of them raises ends the change."""
 
     def __init__(self, described: Callable[P, None]) -> None:
         self.__doc__ = described.__doc__

@@ -110,7 +110,7 @@ def cancel(row: JobRow, now: dt.datetime, by: str, reason: str) -> Record:
 
 def make_available(row: JobRow, using: str) -> None:
     """Let the job wait in its queue for a worker, behind those that wait there already."""
-    row.update(state=State.AVAILABLE.value, enqueued_at=clock.stamps(1, using), due_at=None)
+    row.update(state=State.AVAILABLE.value, enqueued_at=clock.stamps(1, clock.now(using)), due_at=None)
     row["wake_at"] = wake_at(row)
 
 

@@ -31,9 +31,9 @@ from django_ojs.jobs.bulk import BulkVerb, How
 from django_ojs.jobs.filterfields import (
     COMMAND,
     LONGEST,
+    DeclaredFilter,
     IdFilterField,
     InstantFilterField,
-    Member,
     StatesFilterField,
     TextFilterField,
     is_given,
@@ -392,8 +392,8 @@ class Operator(ShellCommand):
 
     def _wanted(self, options: dict[str, Any], default: Sequence[State]) -> JobFilter:
         """What the arguments of `add_choice` say, but for ids."""
-        members = names_in(COMMAND)
-        given = {members[name]: options.get(name) for name in shown_in(COMMAND)}
+        names = names_in(COMMAND)
+        given = {names[name]: options.get(name) for name in shown_in(COMMAND)}
         given["states"] = given["states"] or ordered(default)
         return JobFilter({**given, "dead_letters": self.dead_letters})
 
@@ -487,27 +487,29 @@ def add_choice(parser: CommandParser, *, states: bool = True, act: bool = True) 
     parser.add_argument("ids", nargs="*", type=job_id, metavar="ID", help="these jobs")
     if act:
         parser.add_argument("--all", action="store_true", dest="everything", help="all jobs that it can change")
-    members = names_in(COMMAND)
-    for name, member in shown_in(COMMAND).items():
-        if not states and members[name] == "states":
+    names = names_in(COMMAND)
+    for name, declared in shown_in(COMMAND).items():
+        if not states and names[name] == "states":
             continue
-        called = [one for one in members if members[one] == members[name]]
-        about = f"{member.sentence[:1].lower()}{member.sentence[1:-1]}{', among the newest' if member.rest else ''}"
+        called = [one for one in names if names[one] == names[name]]
+        about = (
+            f"{declared.sentence[:1].lower()}{declared.sentence[1:-1]}{', among the newest' if declared.rest else ''}"
+        )
         parser.add_argument(
-            *(f"--{one.replace('_', '-')}" for one in called), dest=name, type=_reader(member), metavar=member.metavar,
-            help=about.replace("%", "%%"),
+            *(f"--{one.replace('_', '-')}" for one in called), dest=name, type=_reader(declared),
+            metavar=declared.metavar, help=about.replace("%", "%%"),
         )  # fmt: skip
 
 
-def _reader(member: Member) -> Callable[[str], Any]:
+def _reader(declared: DeclaredFilter) -> Callable[[str], Any]:
     """Reads the argument of a filter. Raises ArgumentTypeError."""
-    found = next((read for kind, read in _READERS.items() if issubclass(member.field_class, kind)), None)
+    found = next((read for kind, read in _READERS.items() if issubclass(declared.field_class, kind)), None)
     if found is not None:
         return found
 
     def read(text: str) -> Any:
         try:
-            return member.field_class(required=False).clean(text)
+            return declared.field_class(required=False).clean(text)
         except ValidationError as error:
             raise argparse.ArgumentTypeError(f"{text!r} {' '.join(error.messages).rstrip('.')}") from error
 

@@ -114,7 +114,7 @@ else:
 
 
 class Rows(models.QuerySet[_Row]):
-    """Reads where it writes, whatever a router says of reads, unless `using()` names another database.
+    """A queryset that reads from the database of its writes, whatever a router says, unless `using()` names another.
 
     What decides whether a key is valid, which job is free or what a page shows must not come from a replica, which lags
     and may stand still. All querysets of our models are of this class, those of relations too.

@@ -39,7 +39,7 @@ GUARDED = frozenset({"state"})
 
 
 class JobQuerySet(Rows["Job"]):
-    """Reading jobs. Their state is changed by the verbs alone, which write the event of the change too."""
+    """The queryset of jobs, to read them: only the verbs change their states, and write the event of the change too."""
 
     def update(self, **kwargs: Any) -> int:
         _refuse(kwargs, "update()")

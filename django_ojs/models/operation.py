@@ -18,7 +18,7 @@ class AppendOnlyError(TypeError):
 
 
 class AuditQuerySet(Rows["AuditEntry"]):
-    """Reading and appending. What is too old goes with `retention`, by no other way."""
+    """The queryset of the audit log, to read and append. Only `retention` deletes entries, those that are too old."""
 
     def update(self, **kwargs: Any) -> int:
         raise AppendOnlyError(_UNCHANGED)

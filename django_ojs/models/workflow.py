@@ -122,7 +122,7 @@ class WorkflowStep(OJSModel):
 
 
 class WorkflowStart(OJSModel):
-    """That a workflow has begun: each claim of a member tries to insert it, and only the first does.
+    """The row which says that a workflow has begun: each claim of a member tries to insert it, and only the first does.
 
     So a claim needs no lock on the workflow, and `workflow.started` happens once.
     """

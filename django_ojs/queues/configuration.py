@@ -112,12 +112,12 @@ def flag_limited(queue_names: Iterable[str], using: str) -> None:
     if locked:
         store_of(using).certify(rows)
     for queue in locked:
-        limited = is_limited(queue.name, queue.config or {}, using)
+        limited = is_under_limit(queue.name, queue.config or {}, using)
         if limited != queue.limited:
             Queue.objects.using(using).filter(pk=queue.pk).update(limited=limited)
 
 
-def is_limited(name: str, config: Mapping[str, Any], using: str) -> bool:
+def is_under_limit(name: str, config: Mapping[str, Any], using: str) -> bool:
     overridden = _overridden(using)
     if name == TEMPLATE:
         by_override = overridden.filter(key__startswith="type:").exists()
@@ -155,7 +155,7 @@ def _store(queue: Queue, config: dict[str, Any], using: str) -> None:
     if not queue.draining:  # which calls a removal off
         queue.move_to = ""
     queue.config = rest or None
-    queue.limited = is_limited(queue.name, rest, using)
+    queue.limited = is_under_limit(queue.name, rest, using)
     queue.updated_at = clock.now(using)
     fields = ["visibility_ms", "timeout_ms", "retry", "config", "draining", "move_to", "limited", "updated_at"]
     queue.save(using=using, update_fields=fields)

@@ -191,7 +191,7 @@ class WaitingHandler(ThreadedHandler):
 
 
 class StreamThreads:
-    """At most `width` threads. The one that has worked last works next, so that few keep their connections.
+    """A pool of at most `width` threads. The one that has worked last works next, so that few keep their connections.
 
     They are no thread pool of Python's, which gives work to all of its threads in turn and never ends one.
     """

@@ -90,7 +90,7 @@ class EventLogPage:
 
 
 class LogReader:
-    """The two threads. Every method is for the event loop; what it asks happens in a thread."""
+    """Reads the log for a hub in two threads. The event loop calls its methods, and a thread does what they ask."""
 
     def __init__(self, using: str, stopping: PartEvent) -> None:
         self._using, self._stopping = using, stopping
@@ -201,7 +201,7 @@ class LogReader:
 
 @dataclasses.dataclass(slots=True)
 class StreamItem:
-    """What a subscriber gets.
+    """What a stream gives to its subscriber.
 
     `event` has an `entry`; `gap` (the cursor was pruned, or the log's history has changed) and `dropped` (events behind
     the subscriber's place were pruned before it read them) say in `details` what is known of the loss; `shutdown` comes
@@ -350,7 +350,7 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
 class Hub:
-    """Begins to read with its first subscriber and stops with its last. Belongs to one event loop."""
+    """Reads the log once for all subscribers, from the first to the last of them. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.place: LogPosition = order.START

@@ -66,7 +66,7 @@ class Beginning:
 
 
 class EventStream(StreamingHttpResponse):
-    """The answer. Closing it gives back its slot."""
+    """The HTTP answer that carries the events. Closing it gives back its slot."""
 
     def __init__(self, pieces: AsyncIterator[str], slot: Slot) -> None:
         super().__init__(pieces, content_type="text/event-stream")

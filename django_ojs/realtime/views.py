@@ -54,7 +54,7 @@ _ONE = "types event_types since last_event_id"
 
 
 class Streaming:
-    """For a view whose answer may be an event stream."""
+    """The base of views whose answer may be an event stream."""
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         finish: Any = super().finalize_response  # type: ignore[misc]

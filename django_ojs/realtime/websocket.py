@@ -130,7 +130,8 @@ class Closed(Exception):
 
 
 class Connection:
-    """Give it what the client sends (`receive`) and let it `run` until it has closed or is cancelled."""
+    """One client's WebSocket. Its owner passes on what the client sends (`receive`), and awaits `run` until that
+    returns."""
 
     def __init__(
         self, caller: Caller, write: Callable[[str], Awaitable[None]], close: Callable[[int], Awaitable[None]]
@@ -421,7 +422,8 @@ class Connection:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Subscription:
-    """What was asked for, from behind which place on, and from behind which one the stream brings it."""
+    """One subscription: its filter, the place behind which it begins, and the place from which on the stream has its
+    events."""
 
     asked: Subscribe
     begin: LogPosition
@@ -458,7 +460,7 @@ class EventReplay:
 
 
 class Subscriptions(dict[str, Subscription]):
-    """By their keys, in the order in which they were made."""
+    """The subscriptions of a connection by their keys, in the order in which they were made."""
 
     def find(self, channel: str, identity: str) -> list[Subscription]:
         """The one with this id, or without an id those of the channel."""

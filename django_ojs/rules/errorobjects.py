@@ -41,8 +41,8 @@ LINKS = (
 _FINAL = frozenset({"expired"})  #: the errors of the server that no retry helps
 
 
-def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_backtrace: bool = True) -> dict[str, Any]:
-    """The object to store for an error that a worker reported on `attempt`; unknown keys are kept.
+def normalise(error: object, *, store_backtrace: bool = True) -> dict[str, Any]:
+    """The object to store for an error that a worker reported, but for its `stamp`; unknown keys are kept.
 
     What is too long is cut, and says so: a job must not end up with more than a database takes.
 
@@ -69,7 +69,7 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
         stored["details"] = within(details, MAX_DETAILS)
     if rest := {key: value for key, value in given.items() if key not in _KNOWN}:
         stored |= within(rest, MAX_DETAILS)
-    return stored | stamp(attempt, occurred_at)
+    return stored
 
 
 def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterator[InvalidRequest]:

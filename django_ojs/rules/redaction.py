@@ -63,7 +63,7 @@ _BACKTRACES = frozenset({"backtrace", "stack_trace", "stacktrace"})
 
 
 class Rules:
-    """The setting, compiled."""
+    """The setting `OJS["REDACT"]`, compiled."""
 
     def __init__(self, setting: Mapping[str, Any]) -> None:
         self._keys = _matcher(setting.get("keys") or ())

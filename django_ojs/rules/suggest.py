@@ -1,4 +1,4 @@
-"""Which name was probably meant by one that does not exist: nothing else compares names.
+"""Find the name that was probably meant by one that does not exist: no other code compares names.
 
 A comparison costs as much as reading a hundred bytes, and a client decides how many names it sends. So names are
 compared up to a length, and within `BoundedComparisons`, as in each request, up to a number.

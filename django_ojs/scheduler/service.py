@@ -35,7 +35,7 @@ RESTART: Final = "restart"
 
 
 class Service(Part):
-    """Override `run()`, and return from it soon after `self.stopping` is set.
+    """A thread of a worker or scheduler. A subclass overrides `run()`, which returns soon after `self.stopping` is set.
 
     Args:
         owner: what becomes of a thread that ends without being asked to, whether an exception left `run()` or it

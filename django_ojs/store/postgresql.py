@@ -113,7 +113,7 @@ PART = 250
 
 
 class PostgreSQLStore(Store):
-    """One statement for each step, its events included.
+    """The store on PostgreSQL: one statement for each step of a job, which writes the events too.
 
     A job is found by a partial index and locked without waiting for others. The server plans each statement once for
     a connection (`store.prepared`), so none may depend on how many rows a plan for other parameters would meet.

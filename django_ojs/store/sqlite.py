@@ -73,7 +73,7 @@ _LATER = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %(now)s, printf('+%%.3f se
 
 
 class SQLiteStore(Store):
-    """`executemany` is one prepared statement stepped in process: no round trips to save by arrays."""
+    """The store on SQLite. `executemany` runs one prepared statement for each row: there are no round trips to save."""
 
     skip_locked = False
 

@@ -50,8 +50,8 @@ class CrashingSteps:
     def replace(self, step: Step, *, locked: bool) -> bool:
         return self._write(lambda: self._stored.replace(step, locked=locked))
 
-    def forget(self) -> bool:
-        return self._write(self._stored.forget)
+    def delete_all(self) -> bool:
+        return self._write(self._stored.delete_all)
 
     def start_over(self, arguments: Step) -> bool:
         return self._write(lambda: self._stored.start_over(arguments))

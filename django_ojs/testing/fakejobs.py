@@ -165,7 +165,7 @@ class FakeJobs(Jobs):
                 ledger.mark_ended(verdict.replaced, State.CANCELLED)
                 replaced += verdict.replaced
                 spec = rescheduled(spec, verdict.replaced)
-                row = new_row(spec, configuration.PLAIN, now, clock.stamps(1))
+                row = new_row(spec, configuration.PLAIN, now, clock.stamps(1, clock.now()))
                 ledger.add(row)
                 candidate.outcome = Pushed(row, "created")
         return replaced

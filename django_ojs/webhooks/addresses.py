@@ -128,7 +128,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressRefused(ValueError):
-    """This server does not connect to that; the message says why, beginning after the URL."""
+    """The site does not allow a connection to this address; the message says why, beginning after the URL."""
 
 
 #: IPv4 addresses of no public host: this network, private, shared (CGNAT), loopback, link-local, protocol

@@ -17,7 +17,8 @@ _RUN = struct.Struct("<16sI")
 
 
 class Board:
-    """`enter()` and `leave()` are the worker's, from any of its threads; `running()` is the supervisor's."""
+    """The list of runs in shared memory. The worker calls `enter()` and `leave()`, in any thread, the supervisor
+    `running()`."""
 
     def __init__(self, places: int) -> None:
         self._memory = mmap.mmap(-1, places * _PLACE.size)

@@ -257,7 +257,7 @@ _MEANING = {code: order for order, code in ORDERS.items()}
 
 
 class SupervisorLink(Service):
-    """The worker's end: a thread that reads orders, and `report()`, which never blocks."""
+    """The worker's end of the pipes: a thread that reads orders, and `report()`, which never blocks."""
 
     name = "supervisor link"
 
@@ -312,7 +312,7 @@ _GOODBYES = (b"done", b"replace", b"failed", b"refused")
 
 
 class Pipes:
-    """Both ends, made before the fork; each side keeps its own."""
+    """The pipes between a supervisor and its worker: made before the fork, after which each side keeps its own ends."""
 
     def __init__(self) -> None:
         self.orders_out, self._orders_in = os.pipe()

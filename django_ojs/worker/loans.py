@@ -1,4 +1,4 @@
-"""The thread that an asynchronous run borrows for its queries, and with it the run's own database connections.
+"""Lend each asynchronous run a thread for its queries, and so database connections that are the run's own.
 
 asgiref makes the thread-sensitive calls of a context (the queries of the asynchronous ORM, `sync_to_async`) in one
 thread, one after the other. Each run has a context of its own, a `RunContext`, and a `Loan` is its executor.
@@ -28,7 +28,7 @@ Call: TypeAlias = tuple["Future[Any]", Callable[[], Any]]
 
 
 class RunContext(ThreadSensitiveContext):
-    """Whose code this is, for asgiref and for the loop: the tasks and callbacks of a run have copies of its context.
+    """Tells asgiref and the event loop which run a task or callback belongs to: these have copies of the run's context.
 
     A run that makes no thread-sensitive call pays for no more than this object.
     """

@@ -18,7 +18,8 @@ _LENGTH = struct.Struct("<I")
 
 
 class LogRing:
-    """`put()` and `free()` are the worker's, one call at a time; `left()` is for a process after it has died."""
+    """The kept lines. The worker calls `put()` and `free()`, one at a time. When it has died, another process calls
+    `left()`."""
 
     def __init__(self, size: int = SIZE) -> None:
         self._size = size

@@ -237,8 +237,8 @@ class NotRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CutOff:
-    """The database went away under the handler, with these words, or before it was called (`began` False): the job runs
-    again, and the attempt does not count."""
+    """The database went away while the handler ran, or before it was called (`began` False). The job runs again, and
+    the attempt does not count."""
 
     said: str
     began: bool = True

@@ -41,8 +41,8 @@ class StoredSteps:
     def replace(self, step: Step, *, locked: bool) -> bool:
         return steps.replace(self._holder, step, locked=locked, using=self.using)
 
-    def forget(self) -> bool:
-        return steps.forget(self._holder, using=self.using)
+    def delete_all(self) -> bool:
+        return steps.delete_all(self._holder, using=self.using)
 
     def start_over(self, arguments: Step) -> bool:
         return steps.start_over(self._holder, arguments, using=self.using)

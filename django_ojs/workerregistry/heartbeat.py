@@ -14,7 +14,7 @@ from django_ojs import clock
 from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.groupcommit import Group
+from django_ojs.groupcommit import CommitGroup
 from django_ojs.lifecycle.reservations import moved_forward, renew, save_renewed
 from django_ojs.lifecycle.transitions import in_turns
 from django_ojs.models import Job, Worker
@@ -98,7 +98,7 @@ def _beat_each(beats: Sequence[Beat], *, using: str) -> Sequence[BeatAnswer | Ex
     )  # fmt: skip
 
 
-_beats: Group[Beat, BeatAnswer] = Group(_beat_each)
+_beats: CommitGroup[Beat, BeatAnswer] = CommitGroup(_beat_each)
 
 
 def _beat(beats: Sequence[Beat], *, skip_locked: bool, using: str) -> list[BeatAnswer | Exception]:

@@ -22,7 +22,7 @@ from django_ojs.workflows.graphs import WorkflowShape, error_of
 
 
 class EndedMember(NamedTuple):
-    """A job that has ended, and its place."""
+    """A job that has ended, and its place in the workflow."""
 
     workflow_id: uuid.UUID
     position: int

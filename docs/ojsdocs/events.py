@@ -11,7 +11,7 @@ from django_ojs.events.catalogue import (
     ON_REQUEST,
     SHARED,
     STATE_CHANGED,
-    Members,
+    MemberTypes,
     shared,
 )
 from django_ojs.spellings import EVENT_TYPE
@@ -51,5 +51,5 @@ def _about(type: str) -> str:
     return "" if not about else " About a job." if "job_id" in about and not type.startswith("job.") else ""
 
 
-def _members(members: Members) -> str:
+def _members(members: MemberTypes) -> str:
     return ", ".join(f"{code(name)} {kind}" for name, kind in members.items())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 
@@ -49,6 +50,13 @@ def top_level(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 @cache
 def defined() -> dict[str, dict[str, bool]]:
     return {module: dict(top_level(trees()[path])) for module, path in PLACES.items()}
+
+
+def test_the_vocabulary_has_each_word_once() -> None:
+    page = (PACKAGE.parent / "docs/vocabulary.md").read_text()
+    words = [word.strip() for row in re.findall(r"^\| (.+?) \|", page, re.MULTILINE) for word in row.split(",")]
+    assert len(words) > 100
+    assert {word for word, number in Counter(words).items() if number > 1} == {"word"}  # the head of each table
 
 
 def test_a_class_and_a_name_of_a_type_are_defined_once() -> None:

@@ -81,6 +81,16 @@ def compensation(handle: Any) -> Job:
     return Job.objects.get(parent_id=handle.id)
 
 
+def undoes_nothing(jobs: WorkerJobs, handler: Any, message: str) -> Job:
+    """Run the handler: the job that undoes its steps is discarded with this message, and has undone none."""
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    found = compensation(handle)
+    assert (found.state, done) == ("discarded", [])
+    assert message in found.errors[-1]["message"]  # type: ignore[index]
+    return found
+
+
 def names(job_id: uuid.UUID) -> list[str]:
     return list(JobStep.objects.filter(job_id=job_id).order_by("pk").values_list("name", flat=True))
 
@@ -523,11 +533,7 @@ def test_a_thread_of_what_undoes_that_does_not_know_so_is_told(jobs: WorkerJobs)
         context.on_failure(undo_here)
         context.step("ship", fails)
 
-    handle = handler.enqueue()
-    jobs.drain(with_scheduled=True)
-    found = compensation(handle)
-    assert (found.state, done) == ("discarded", [])
-    assert "contextvars.copy_context" in found.errors[-1]["message"]  # type: ignore[index]
+    undoes_nothing(jobs, handler, "contextvars.copy_context")
 
 
 def test_functions_that_cannot_be_found_by_their_names(jobs: WorkerJobs) -> None:
@@ -650,11 +656,7 @@ def test_code_that_has_changed_undoes_nothing_and_says_so(jobs: WorkerJobs) -> N
         skip.append(1)
         context.step("ship", fails)
 
-    handle = handler.enqueue()
-    jobs.drain(with_scheduled=True)
-    found = compensation(handle)
-    assert (found.state, done) == ("discarded", [])
-    assert "does not come to what it has said is to be undone (first)" in found.errors[-1]["message"]  # type: ignore[index]
+    found = undoes_nothing(jobs, handler, "does not come to what it has said is to be undone (first)")
     skip.clear()
     retry.retry([found.pk])
     jobs.drain()

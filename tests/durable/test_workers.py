@@ -151,7 +151,7 @@ def test_every_change_needs_the_run_that_holds_the_job(change: dict[str, Any]) -
     assert not steps.record(stranger, a_step("two"), using=using)
     assert not steps.record(stranger, a_step("two"), locked=True, using=using)
     assert not steps.replace(stranger, a_step("one", tries=2), using=using)
-    assert not steps.forget(stranger, using=using)
+    assert not steps.delete_all(stranger, using=using)
     assert not steps.start_over(stranger, a_step("three"), using=using)
     (found,) = steps.of(holder.job_id)
     assert (found.name, found.tries) == ("one", 1)
@@ -159,7 +159,7 @@ def test_every_change_needs_the_run_that_holds_the_job(change: dict[str, Any]) -
     assert steps.of(holder.job_id)[0].result == "5"
     assert steps.start_over(holder, a_step("three"), using=using)
     assert [step.name for step in steps.of(holder.job_id)] == ["three"]
-    assert steps.forget(holder, using=using)
+    assert steps.delete_all(holder, using=using)
     assert steps.of(holder.job_id) == []
 
 

@@ -27,7 +27,7 @@ from django_ojs.jobs.filterfields import (
     OPERATOR,
     PAGE,
     PRODUCER,
-    Member,
+    DeclaredFilter,
     NameFilterField,
     Notation,
     of_column,
@@ -52,12 +52,14 @@ def kinds(of: type[JobFilter] = JobFilter) -> Iterator[type[JobFilter]]:
 
 
 @pytest.fixture
-def trace(monkeypatch: pytest.MonkeyPatch) -> Member:
+def trace(monkeypatch: pytest.MonkeyPatch) -> DeclaredFilter:
     """The filter `trace`, as a line in `JobFilter` would declare it."""
-    member = Member(NameFilterField, of_column("trace_id"), help="jobs of this trace", title="mark", example="4bf9")
+    declared = DeclaredFilter(
+        NameFilterField, of_column("trace_id"), help="jobs of this trace", title="mark", example="4bf9"
+    )
     for kind in kinds():
-        monkeypatch.setitem(kind.base_filters, "trace", member)
-    return member
+        monkeypatch.setitem(kind.base_filters, "trace", declared)
+    return declared
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ class TestAFilterThatMayBeFalse:
     """What narrows down to false, or to 0, must never be taken for what is not given."""
 
     def test_a_declared_one(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        ended = Member(
+        ended = DeclaredFilter(
             forms.NullBooleanField, lambda wanted, value: Q(finished_at__isnull=not value), help="ended jobs"
         )
         for kind in kinds():
@@ -196,7 +198,7 @@ class TestAFilterThatMayBeFalse:
 
     def test_what_cannot_tell_false_from_nothing_is_refused(self) -> None:
         with pytest.raises(TypeError, match="take NullBooleanField"):
-            Member(forms.BooleanField, of_column("dead_letter"))
+            DeclaredFilter(forms.BooleanField, of_column("dead_letter"))
 
     def test_one_of_a_site(self, api: Api) -> None:
         class Ours(JobFilter):
@@ -335,10 +337,10 @@ def test_a_filter_survives_being_stored(filter: str) -> None:
 
 
 def test_every_filter_is_described() -> None:
-    for name, member in filters.declared().items():
-        assert member.help, name
-    for name, member in shown_in(PAGE).items():
-        assert member.title, name
+    for name, declared in filters.declared().items():
+        assert declared.help, name
+    for name, declared in shown_in(PAGE).items():
+        assert declared.title, name
     shown = filters.render()
     for notation in Notation:
         for name in names_in(notation):
@@ -347,13 +349,13 @@ def test_every_filter_is_described() -> None:
 
 def test_no_two_filters_of_a_notation_share_a_name() -> None:
     for notation in Notation:
-        called = [one for name, member in JobFilter.base_filters.items() for one in member.names_in(notation, name)]
+        called = [one for name, declared in JobFilter.base_filters.items() for one in declared.names_in(notation, name)]
         assert len(called) == len(set(called)), notation
 
 
 def test_what_reads_each_job_has_no_name_over_http() -> None:
     with pytest.raises(TypeError, match="PAGE and COMMAND only"):
-        Member(NameFilterField, of_column("type"), rest=lambda text: Q())
+        DeclaredFilter(NameFilterField, of_column("type"), rest=lambda text: Q())
 
 
 # Which worker is meant

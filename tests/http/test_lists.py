@@ -311,16 +311,15 @@ LISTS = (
     "/admin/bulk-actions", "/admin/jobs", "/admin/jobs?sort=priority", "/admin/jobs?sort=scheduled_at",
 )  # fmt: skip
 UUID = "01976f5e-0000-7000-8000-000000000000"
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "/jobs?state", "/admin/jobs?state", "/admin/audit?outcome", "/workflows?state", "/admin/bulk-actions?state",
-        "/webhooks/deliveries?status", "/approvals?state", "/cron?enabled", "/history?actor_type",
-        "/history/stats?group_by",
-    ],
+#: Parameters that take one of some words, and nothing else.
+CHOICES = (
+    "/jobs?state", "/admin/jobs?state", "/admin/audit?outcome", "/workflows?state", "/admin/bulk-actions?state",
+    "/webhooks/deliveries?status", "/approvals?state", "/cron?enabled", "/history?actor_type",
+    "/history/stats?group_by",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("query", CHOICES)
 def test_a_misspelt_word_is_refused_where_there_are_only_some(api: Api, query: str) -> None:
     """An empty list would say that there is nothing of the kind."""
     error = error_of(api.get(f"{query}=denid"), 400, "invalid_request")

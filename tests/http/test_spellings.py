@@ -845,7 +845,7 @@ def test_the_word_of_the_specification_counts_first_in_what_workers_report(api: 
 
 
 def test_rules_keep_the_other_member_of_an_error_as_they_keep_what_means_nothing() -> None:
-    stored = errorobjects.normalise({"message": "m", "stack_trace": ["a"]}, 1, clock.now())
+    stored = errorobjects.normalise({"message": "m", "stack_trace": ["a"]})
     assert stored["stack_trace"] == ["a"]
     assert "backtrace" not in stored
 

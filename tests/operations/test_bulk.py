@@ -20,7 +20,7 @@ from django_ojs.jobs.bulk import How
 from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
-from django_ojs.jobs.selection import JobFilter, Member, dead_letters
+from django_ojs.jobs.selection import DeclaredFilter, JobFilter, dead_letters
 from django_ojs.models import Job
 from tests.admin.conftest import one_in_each_state, pushed
 
@@ -85,7 +85,7 @@ def test_a_filter_that_cannot_be_read_means_no_job(given: dict[str, Any], member
 
 def test_a_site_adds_a_member_in_a_subclass() -> None:
     class Ours(JobFilter):
-        attempt = Member(IntegerField, lambda wanted, value: Q(attempt=value))
+        attempt = DeclaredFilter(IntegerField, lambda wanted, value: Q(attempt=value))
         highest = django_filters.NumberFilter(field_name="priority", lookup_expr="lte")
 
     jobs = pushed(2)

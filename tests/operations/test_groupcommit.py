@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError, connection, connections,
 
 from django_ojs import groupcommit
 from django_ojs.errors import BackendUnavailable, Duplicate
-from django_ojs.groupcommit import LEFT_OUT, Group
+from django_ojs.groupcommit import LEFT_OUT, CommitGroup
 from tests.gathering import SECONDS, gathering
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,13 +33,13 @@ def test_a_caller_alone_executes_at_once_in_its_own_thread() -> None:
         threads.append(threading.current_thread())
         return [item * 2 for item in items]
 
-    group = Group(execute)
+    group = CommitGroup(execute)
     assert [group.call(n, "default") for n in range(3)] == [0, 2, 4]
     assert threads == [threading.current_thread()] * 3
 
 
 def test_callers_that_wait_are_one_batch_and_each_gets_its_own_outcome() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting:
         done = meeting.together(*(lambda n=n: group.call(n, "default") for n in range(64)))
         assert [future.result() for future in done] == [n * 2 for n in range(64)]
@@ -53,7 +53,7 @@ def test_a_leader_executes_one_batch_and_hands_the_lead_on() -> None:
         threads.append((items[0], threading.current_thread()))
         return items
 
-    group = Group(execute, limit=3)
+    group = CommitGroup(execute, limit=3)
     with gathering(group) as meeting:
         meeting.together(*(lambda n=n: group.call(n, "default") for n in range(8)))
         assert meeting.batches == [[0], [1, 2, 3], [4, 5, 6], [7]]
@@ -61,7 +61,7 @@ def test_a_leader_executes_one_batch_and_hands_the_lead_on() -> None:
 
 
 def test_each_meets_the_exception_that_is_its_own() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting:
         items = [0, "a", 1, "b"]
         _, a, one, b = meeting.together(*(lambda item=item: group.call(item, "default") for item in items))
@@ -73,7 +73,7 @@ def test_each_meets_the_exception_that_is_its_own() -> None:
 
 def test_a_batch_that_fails_is_executed_one_by_one_by_its_callers() -> None:
     """So the faulty one meets the fault, and the others their success."""
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting:
         leader, one, faulty, two = meeting.together(
             *(lambda item=item: group.call(item, "default") for item in (0, 1, None, 2))
@@ -87,7 +87,7 @@ def test_a_batch_that_fails_is_executed_one_by_one_by_its_callers() -> None:
 
 def test_an_item_that_a_batch_leaves_out_is_executed_alone() -> None:
     """The second of two that cannot be in one statement."""
-    group: Group[int, int] = Group(
+    group: CommitGroup[int, int] = CommitGroup(
         lambda items, *, using: [LEFT_OUT if item in items[:i] else item for i, item in enumerate(items)]
     )
     with gathering(group) as meeting:
@@ -106,7 +106,7 @@ def test_a_lost_race_is_run_again_alone() -> None:
             raise OperationalError("database is locked")
         return items
 
-    group = Group(execute)
+    group = CommitGroup(execute)
     with gathering(group) as meeting:
         done = meeting.together(*(lambda n=n: group.call(n, "default") for n in range(3)))
         assert [future.result() for future in done] == [0, 1, 2]
@@ -124,7 +124,7 @@ def test_where_the_connection_is_lost_each_caller_gets_the_error_as_its_own(kind
             raise kind("server closed the connection") from RuntimeError("the driver's")
         return items
 
-    group = Group(execute)
+    group = CommitGroup(execute)
     with gathering(group) as meeting:
         done = meeting.together(*(lambda n=n: group.call(n, "default") for n in range(4)))
         assert len(meeting.batches) == 2
@@ -147,7 +147,7 @@ def test_an_exception_that_cannot_be_copied_is_shared() -> None:
             raise Awkward("a", "b")
         return items
 
-    group = Group(execute)
+    group = CommitGroup(execute)
     with gathering(group) as meeting:
         done = meeting.together(*(lambda n=n: group.call(n, "default") for n in range(3)))
     assert {type(future.exception()) for future in done[1:]} == {Awkward}
@@ -160,7 +160,7 @@ def test_a_leader_that_is_stopped_leaves_none_waiting(death: type[BaseException]
             raise death
         return items
 
-    group = Group(execute, limit=3)
+    group = CommitGroup(execute, limit=3)
     with gathering(group) as meeting:
         done = meeting.together(*(lambda n=n: group.call(n, "default") for n in range(6)))
         assert meeting.batches == [[0], [1, 2, 3], [4, 5]]
@@ -178,7 +178,7 @@ def test_a_leader_alone_that_is_stopped_hands_the_lead_on() -> None:
             raise KeyboardInterrupt
         return items
 
-    group = Group(execute)
+    group = CommitGroup(execute)
     with gathering(group) as meeting:
         leader, follower = meeting.together(lambda: group.call(0, "default"), lambda: group.call(1, "default"))
     assert isinstance(leader.exception(), KeyboardInterrupt)
@@ -186,7 +186,7 @@ def test_a_leader_alone_that_is_stopped_hands_the_lead_on() -> None:
 
 
 def test_an_operation_with_too_few_outcomes_leaves_none_waiting() -> None:
-    group: Group[int, int] = Group(lambda items, *, using: items[:2])
+    group: CommitGroup[int, int] = CommitGroup(lambda items, *, using: items[:2])
     with gathering(group) as meeting:
         done = meeting.together(*(lambda n=n: group.call(n, "default") for n in range(5)))
         assert len(meeting.batches) == 2
@@ -218,7 +218,7 @@ class Hanging:
 def test_a_caller_leads_beside_a_leader_that_hangs() -> None:
     """The leader waits for a lock that another transaction holds, say."""
     act = Hanging()
-    group = Group(act, patience=0.01)
+    group = CommitGroup(act, patience=0.01)
     leader = threading.Thread(target=lambda: [group.call(0, "default"), connections.close_all()])
     leader.start()
     assert act.hangs.wait(SECONDS)
@@ -233,7 +233,7 @@ def test_a_caller_leads_beside_a_leader_that_hangs() -> None:
 
 def test_it_leads_for_all_that_wait_and_hands_the_lead_on() -> None:
     act = Hanging()
-    group: Group[int, int] = Group(act, limit=3)
+    group: CommitGroup[int, int] = CommitGroup(act, limit=3)
     with gathering(group) as meeting:
         group._patience = ENOUGH_TO_MEET
         meeting.go.set()
@@ -250,7 +250,7 @@ def test_it_leads_for_all_that_wait_and_hands_the_lead_on() -> None:
 def test_what_a_leader_has_taken_stays_its_own_while_it_hangs() -> None:
     """It may have been executed, so that nobody else may."""
     act = Hanging()
-    group: Group[int, int] = Group(act, limit=3)
+    group: CommitGroup[int, int] = CommitGroup(act, limit=3)
     with gathering(group) as meeting:
         group._patience = ENOUGH_TO_MEET
         first = meeting.lead(lambda: group.call(-1, "default"))
@@ -272,7 +272,7 @@ def test_a_leader_that_hangs_and_fails_leaves_its_own_to_go_alone() -> None:
             raise OperationalError("database is locked")
         return found
 
-    group: Group[int, int] = Group(execute, limit=2)
+    group: CommitGroup[int, int] = CommitGroup(execute, limit=2)
     with gathering(group) as meeting:
         group._patience = ENOUGH_TO_MEET
         first = meeting.lead(lambda: group.call(-1, "default"))
@@ -285,7 +285,7 @@ def test_a_leader_that_hangs_and_fails_leaves_its_own_to_go_alone() -> None:
 
 
 def test_inside_the_callers_transaction_a_call_is_executed_alone() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting, transaction.atomic():
         leader = meeting.lead(lambda: group.call(0, "default"))
         assert group.call(1, "default") == 2  # it neither waits nor leads
@@ -296,7 +296,7 @@ def test_inside_the_callers_transaction_a_call_is_executed_alone() -> None:
 
 
 def test_so_it_is_without_autocommit() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting:
         leader = meeting.lead(lambda: group.call(0, "default"))
         connection.ensure_connection()
@@ -312,13 +312,13 @@ def test_so_it_is_without_autocommit() -> None:
 
 @pytest.mark.django_db
 def test_and_inside_a_testcase() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     assert group.call(1, "default") == 2
     assert group._lanes == {}
 
 
 def test_followers_open_no_connection() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     opened = []
 
     def act(item: int) -> None:
@@ -331,7 +331,7 @@ def test_followers_open_no_connection() -> None:
 
 
 def test_each_database_has_its_own_leader() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting:
         leader = meeting.lead(lambda: group.call(0, "default"))
         group._lanes["other"] = groupcommit._Lane()
@@ -344,7 +344,7 @@ def test_each_database_has_its_own_leader() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_made_by_fork_has_no_leader_of_its_parents() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     with gathering(group) as meeting:
         leader = meeting.lead(lambda: group.call(0, "default"))
         child = os.fork()
@@ -356,7 +356,7 @@ def test_a_child_made_by_fork_has_no_leader_of_its_parents() -> None:
 
 
 def test_many_callers_without_order_all_get_their_own() -> None:
-    group = Group(doubled)
+    group = CommitGroup(doubled)
     found: list[tuple[int, int]] = []
 
     def calls(first: int) -> None:

@@ -18,7 +18,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django_ojs import clock, lockwaits
 from django_ojs.errors import BackendUnavailable, Duplicate, NotFound
 from django_ojs.faults import LostRace, is_contention
-from django_ojs.groupcommit import LEFT_OUT, Group
+from django_ojs.groupcommit import LEFT_OUT, CommitGroup
 from django_ojs.http.exceptions import to_error
 from django_ojs.jobs import fetch as fetching
 from django_ojs.jobs import finish, push_group
@@ -159,7 +159,7 @@ class TestPush:
 class TestReports:
     """ACK and FAIL: a batch passes by the jobs that it cannot have, and each of their callers waits by itself."""
 
-    def answers(self, group: Group[Any, Any], call: Callable[[uuid.UUID], Any]) -> list[Any]:
+    def answers(self, group: CommitGroup[Any, Any], call: Callable[[uuid.UUID], Any]) -> list[Any]:
         first, second, third, held = claimed(4)
         with gathering(group) as meeting:
             with transaction.atomic():
@@ -275,7 +275,7 @@ class TestFetch:
 class TestLeader:
     """A leader that hangs alone: those behind it are led by one of them, together."""
 
-    CALLS: Sequence[tuple[Group[Any, Any], Callable[[uuid.UUID], Any]]] = (
+    CALLS: Sequence[tuple[CommitGroup[Any, Any], Callable[[uuid.UUID], Any]]] = (
         (finish._acks, lambda one: ack_one(Ack(one))),
         (finish._failures, lambda one: fail_one(Failure(one, {"message": "no"}))),
         (heartbeat._beats, lambda one: beat_with_others(Beat("w", [one]))),

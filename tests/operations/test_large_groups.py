@@ -21,7 +21,7 @@ from django_ojs.access import UNLIMITED
 from django_ojs.database import atomic
 from django_ojs.errors import PayloadTooLarge
 from django_ojs.faults import may_be_done
-from django_ojs.groupcommit import Group, _Lane, _PendingCall
+from django_ojs.groupcommit import CommitGroup, _Lane, _PendingCall
 from django_ojs.http.exceptions import to_error
 from django_ojs.jobs import finish, push_group, timers
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -50,7 +50,7 @@ def job(*texts: str) -> dict[str, Any]:
     return {"type": "a.b", "args": [*texts]}
 
 
-def together(group: Group[Any, Any], calls: list[Any]) -> list[Any]:
+def together(group: CommitGroup[Any, Any], calls: list[Any]) -> list[Any]:
     """The outcomes of these calls, which all wait behind the first."""
     with gathering(group) as meeting:
         first, *others = calls
@@ -245,7 +245,7 @@ def test_a_batch_that_is_too_large_all_the_same_is_executed_call_by_call(lost: b
         alone.extend(items)
         return items
 
-    group: Group[int, int] = Group(execute)
+    group: CommitGroup[int, int] = CommitGroup(execute)
     began, go = threading.Event(), threading.Event()
 
     def first(items: Any, *, using: str) -> Any:

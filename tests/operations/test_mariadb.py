@@ -115,7 +115,7 @@ def a_job_whose_step_has_effects() -> tuple[type[Model], str, Callable[[], objec
 
 def a_job_that_starts_over() -> tuple[type[Model], str, Callable[[], object]]:
     holder, _ = held()
-    return Job, "visible_until", lambda: steps.forget(holder, using="default")
+    return Job, "visible_until", lambda: steps.delete_all(holder, using="default")
 
 
 def a_parent_that_has_ended() -> tuple[type[Model], str, Callable[[], object]]:

@@ -19,7 +19,7 @@ from django.test import override_settings
 from django_ojs import tenants
 from django_ojs.checks import check_tenants
 from django_ojs.database import url_of
-from django_ojs.groupcommit import Group
+from django_ojs.groupcommit import CommitGroup
 from tests.waiting import eventually
 
 
@@ -82,7 +82,7 @@ def test_calls_with_different_keys_share_no_batch(given: Any) -> None:
             go.wait(30)
         return list(items)
 
-    group: Group[str, str] = Group(execute, patience=30)
+    group: CommitGroup[str, str] = CommitGroup(execute, patience=30)
     _who.name = "a"
 
     def call(name: str) -> None:
@@ -109,7 +109,7 @@ def test_calls_with_different_keys_share_no_batch(given: Any) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_site_switches_groups_off() -> None:
-    group: Group[int, int] = Group(execute)
+    group: CommitGroup[int, int] = CommitGroup(execute)
     with override_settings(OJS={"GROUP_CALLS": False}):
         assert group.call(3, connection.alias) == 3
         assert group._lanes == {}
@@ -120,7 +120,7 @@ def test_a_site_switches_groups_off() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_lanes_of_tenants_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_ojs.groupcommit.MOST_LANES", 10)
-    group: Group[int, int] = Group(execute)
+    group: CommitGroup[int, int] = CommitGroup(execute)
     with override_settings(OJS={"GROUP_KEY": who}):
         for number in range(100):
             _who.name = f"tenant {number}"
