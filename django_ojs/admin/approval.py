@@ -237,7 +237,7 @@ class ApprovalAdmin(LivePage):
             raise Http404
         if not _may_decide(request, approval):
             raise PermissionDenied
-        back = self.own_url("change", quote(approval.pk))
+        back = self.kept_url(request, "change", quote(approval.pk))
         posted = request.POST if request.method == "POST" else None
         own = DecisionForm(approval, posted)
         try:
