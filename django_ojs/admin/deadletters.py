@@ -196,7 +196,7 @@ class DeadLetters(LiveSitePages):
         number = f"{action.expected:,}"
         text = gettext("%(number)s dead letters are being worked on in the background.") % {"number": number}
         self.message_user(request, text, messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of(BulkAction, action.pk) or back)
+        return HttpResponseRedirect(self.url_of(BulkAction, action.pk, request) or back)
 
     def _ask_for_all(self, request: HttpRequest, verb: AdminVerb, wanted: JobFilter) -> HttpResponse:
         jobs, given = wanted.jobs(), parameters(wanted)
