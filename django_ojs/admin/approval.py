@@ -238,7 +238,7 @@ class ApprovalAdmin(LivePage):
             raise Http404
         if not _may_decide(request, approval):
             raise PermissionDenied
-        back = self.own_url("change", quote(approval.pk))
+        back = self.kept_url(request, "change", quote(approval.pk))
         posted = request.POST if request.method == "POST" else None
         own = DecisionForm(approval, posted)
         try:
@@ -374,7 +374,8 @@ class ApprovalAdmin(LivePage):
     @admin.display(description=_("job"))
     def its_job(self, approval: Approval) -> SafeString:
         address = self.url_of(Job, approval.job_id)
-        return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
+        text = '<a class="ojs-id" href="{}">{}</a> {}' if address else '{}<span class="ojs-id">{}</span> {}'
+        return format_html(text, address, approval.job_id, approval.type)
 
 
 def _link_act(request: HttpRequest, who: str, target: object) -> Act:

@@ -15,10 +15,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import alerts, doctor
-from django_ojs.admin import display
+from django_ojs.admin import display, maintenance
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.messages import translated
-from django_ojs.models import Alert, Queue, Worker
+from django_ojs.models import Alert, OutboxEntry, Queue, Worker
 
 #: Findings that name workers, for those who may see workers.
 _ABOUT_WORKERS = frozenset({"worker-silent", "worker-versions"})
@@ -50,15 +50,16 @@ def finding_context(finding: doctor.Finding) -> dict[str, Any]:
 
 
 def address(kind: str, about: str, figures: dict[str, Any], page: ViewAdmin, request: HttpRequest) -> str:
-    """Where to look into it: the page of the queue or worker, the dead letters or the list of jobs, else the doctor.
+    """Where to look into it: the page of the queue or worker, the dead letters or the list of jobs, else the doctor; ''
+    for who may see none of them.
 
     Args:
         page: an admin of the same site, which knows its addresses.
     """
     may = request.user.has_perm
-    if kind in _QUEUES and may("django_ojs.view_queue") and (url := page.url_of(Queue, about)):
+    if kind in _QUEUES and (url := page.url_of(Queue, about, request)):
         return url
-    if kind == "worker-silent" and (url := page.url_of(Worker, about)):
+    if kind == "worker-silent" and (url := page.url_of(Worker, about, request)):
         return url
     if kind in _QUEUES:
         name, parameters = "job_changelist", {"state": "available", "queue": "{}"}
@@ -68,6 +69,14 @@ def address(kind: str, about: str, figures: dict[str, Any], page: ViewAdmin, req
         name, parameters = _JOBS[kind]
     else:
         name, parameters = "doctor", {}
+    allowed = {
+        "maintenance": maintenance.may_switch(request),
+        "outboxentry_changelist": page.may_see(OutboxEntry, request),
+    }
+    if not allowed.get(name, True):
+        name, parameters = "doctor", {}
+    if not may("django_ojs.view_job") and not allowed.get(name):
+        return ""
     url = reverse(f"admin:django_ojs_{name}", current_app=page.admin_site.name)
     query = urlencode({name: value.format(about) for name, value in parameters.items()})
     return f"{url}?{query}" if query else url
@@ -129,8 +138,9 @@ class AlertAdmin(ViewAdmin):
         return display.printable(alerts.texts(alert)[1])
 
     @admin.display(description=_("where to look"))
-    def place(self, alert: Alert) -> SafeString:
-        return format_html('<a href="{0}">{0}</a>', getattr(alert, "address", ""))
+    def place(self, alert: Alert) -> SafeString | str:
+        address = getattr(alert, "address", "")
+        return format_html('<a href="{0}">{0}</a>', address) if address else display.NOTHING
 
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> SafeString:

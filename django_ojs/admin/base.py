@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -34,6 +35,10 @@ from django_ojs.statistics.summary import Shared
 MAX_PAGE = 10_000
 #: How Django's own filters compare.
 _COMPARISONS = frozenset({"", "exact", "isnull", "in", "gte", "lt"})
+
+
+#: The request for which this thread makes a page.
+_request: ContextVar[HttpRequest | None] = ContextVar("ojs_admin_request", default=None)
 
 
 class EndlessChangeList(ChangeList):
@@ -127,9 +132,23 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """The address of a page of this model: its "changelist", a row's "change", …"""
         return self.url(f"{self.opts.model_name}_{page}", *args)
 
-    def url_of(self, model: type[Model], pk: Any) -> str:
-        """The address of a row's page, '' where this admin site has no pages for its model."""
-        return self.url(f"{model._meta.model_name}_change", pk) if self.admin_site.is_registered(model) else ""
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """The rows, for a page of this request: its links are for who asks (`may_see`)."""
+        _request.set(request)
+        found: QuerySet[Any] = super().get_queryset(request)
+        return found
+
+    def may_see(self, model: type[Model], request: HttpRequest | None = None) -> bool:
+        """Whether this admin site has pages for a model, and the user who asks for this page may see them."""
+        request = request or _request.get()
+        if request is None or not self.admin_site.is_registered(model):
+            return False
+        return self.admin_site.get_model_admin(model).has_view_permission(request)
+
+    def url_of(self, model: type[Model], pk: Any, request: HttpRequest | None = None) -> str:
+        """The address of a row's page; '' where this admin site has no pages for its model, or the user may not see
+        them. Columns know no request; it is that of the rows then (`get_queryset`)."""
+        return self.url(f"{model._meta.model_name}_change", pk) if self.may_see(model, request) else ""
 
     def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
         """A page of ours that is no list and no form of a row."""

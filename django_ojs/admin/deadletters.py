@@ -144,7 +144,10 @@ class DeadLetters(LiveSitePages):
             if muted == bool(request.POST.get("seen_muted", was_muted)):  # who leaves it takes back no other's change
                 muted = was_muted
             if stored.split() not in (note.split(), request.POST.get("seen", stored).split()):
-                self.message_user(request, changed_meanwhile(stored), messages.ERROR)
+                by = known.changed_by if known else ""
+                self.message_user(
+                    request, changed_meanwhile(gettext("Note about dead letters"), stored, by), messages.ERROR
+                )
             else:
                 entry = self.audit_entry(request, "dead_letter.note")
                 entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
@@ -193,7 +196,7 @@ class DeadLetters(LiveSitePages):
         number = f"{action.expected:,}"
         text = gettext("%(number)s dead letters are being worked on in the background.") % {"number": number}
         self.message_user(request, text, messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of(BulkAction, action.pk) or back)
+        return HttpResponseRedirect(self.url_of(BulkAction, action.pk, request) or back)
 
     def _ask_for_all(self, request: HttpRequest, verb: AdminVerb, wanted: JobFilter) -> HttpResponse:
         jobs, given = wanted.jobs(), parameters(wanted)

@@ -13,15 +13,19 @@ from urllib.parse import parse_qsl, urlencode
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.functional import cached_property
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import jsontext
+from django_ojs import clock, jsontext
 from django_ojs.admin import display
 from django_ojs.admin.display import ellipsized, explain, pretty, printable
+from django_ojs.admin.operate import last_to_change
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
 
+#: What `shown` calls the instant. No field has this name.
+_AT = "@"
 LINES = {"rows": 3, "class": "vLargeTextField"}
 
 
@@ -31,10 +35,13 @@ class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
     Who has had the form open for a while writes over no change that another has made since, without being told.
     """
 
-    @property
+    @cached_property
     def shown(self) -> str:
-        """A hash of each value that the form of a row shows. The page sends it back as `ojs_shown`."""
-        return "" if self.instance._state.adding else urlencode({name: self._hash(name) for name in self.fields})
+        """A hash of each value that the form of a row shows, and when. The page sends it back as `ojs_shown`."""
+        if self.instance._state.adding:
+            return ""
+        now = clock.now(self.instance._state.db).timestamp()
+        return urlencode({**{name: self._hash(name) for name in self.fields}, _AT: now})
 
     def _post_clean(self) -> None:
         if self.instance._state.adding:
@@ -45,7 +52,8 @@ class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
         shown = dict(parse_qsl(self.data.get("ojs_shown", "")))
         for name in self.changed_data:
             if shown.get(name, self._hash(name)) != self._hash(name):
-                self.add_error(name, changed_meanwhile(self._text(name)))
+                by = last_to_change(self.instance, name, _number(shown.get(_AT)))
+                self.add_error(name, changed_meanwhile(self[name].label, self._text(name), by))
 
     def _text(self, name: str) -> str:
         value = self.fields[name].prepare_value(self[name].initial)
@@ -55,10 +63,20 @@ class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
         return hashlib.sha256(self._text(name).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def changed_meanwhile(value: str) -> str:
-    """What a form says to who would write over what another has saved since the form was shown."""
-    text = gettext("Somebody has changed this to “%(value)s” meanwhile. Save again to have your value instead.")
-    return text % {"value": ellipsized(value, 300) or display.NOTHING}
+def changed_meanwhile(what: str, value: str, by: str) -> str:
+    """What a form says to who would write over what another (`by`, '': nobody knows) has saved since it was shown."""
+    text = gettext("Meanwhile %(who)s has changed “%(what)s” to “%(value)s”. Save again to have your value instead.")
+    value = ellipsized(value, 300) or display.NOTHING
+    return text % {"who": ellipsized(by) or gettext("somebody else"), "what": what, "value": value}
+
+
+def _number(text: str | None) -> float:
+    """The instant in `ojs_shown`, which anybody may have written; without one, the beginning of time."""
+    try:
+        found = float(text or 0)
+    except ValueError:
+        return 0.0
+    return found if 0 < found < 1e11 else 0.0
 
 
 def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], otherwise: str | None = None) -> None:

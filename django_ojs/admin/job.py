@@ -264,7 +264,8 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             "data": jobpage.data(obj),
             "sides": [side for side in sides if side[1]], "timeline": past,
             "steps": steps.section(self, obj, done, past["axis"]),
-            "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj),
+            "prioritise": self.kept_url(request, "priority", obj.pk) if obj.state in PRIORITISABLE else "",
+            "edit": self.kept_url(request, "edit", obj.pk) if in_dead_letters(obj) else "",
             "log_ticks": log_ticks(obj.pk, past["axis"], using) if past["attempts"] else None,
             "logs": logs.section(obj, self.own_url("logs", obj.pk), using),
         }  # fmt: skip
@@ -313,14 +314,10 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
 
     # Changing the priority of a job that waits
 
-    def prioritise_url(self, job: Job) -> str:
-        """The address that the form posts to; '' for a job whose priority decides nothing any more."""
-        return self.own_url("priority", job.pk) if job.state in PRIORITISABLE else ""
-
     def priority_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
         job = self._to_change(request, job_id)
         if request.method != "POST":  # after a login: the session had ended
-            return HttpResponseRedirect(self.own_url("change", job.pk))
+            return HttpResponseRedirect(self.kept_url(request, "change", job.pk))
         given = request.POST.get("priority", "").strip()
         if given:
             change = one_by_one(lambda pk, by: prioritise(pk, number(given), by=by))
@@ -329,17 +326,13 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             self.report(request, verb, self.perform(request, verb, [job]))
         else:
             self.message_user(request, gettext("Enter a priority, a number such as 5."), messages.ERROR)
-        return HttpResponseRedirect(self.own_url("change", job.pk))
+        return HttpResponseRedirect(self.kept_url(request, "change", job.pk))
 
     # Retrying a dead letter with other arguments, meta, queue or priority
 
-    def edit_url(self, job: Job) -> str:
-        """The address of the form; '' for a job that is no dead letter."""
-        return self.own_url("edit", job.pk) if in_dead_letters(job) else ""
-
     def edit_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
         job = self._to_change(request, job_id)
-        back = self.own_url("change", job.pk)
+        back = self.kept_url(request, "change", job.pk)
         form = RetryForm(request.POST if request.method == "POST" else None, job)
         if form.is_valid() and self._retry(request, form):
             return HttpResponseRedirect(back)
@@ -368,7 +361,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     def restart_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
         """Ask whether the job is to begin again at the step that the address names, and let it."""
         job, step = self._to_change(request, job_id), request.GET.get("step", "")
-        back = self.own_url("change", job.pk)
+        back = self.kept_url(request, "change", job.pk)
         if request.method != "POST":
             title = gettext("Begin again at a step")
             return self.page(request, "restart", title, step=step, job=display.printable(job), back=back)
@@ -381,7 +374,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     def give_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
         """Ask for the payload of the event that the step waits for which the address names, and emit it."""
         job, name = self._to_change(request, job_id), request.GET.get("step", "")
-        back = self.own_url("change", job.pk)
+        back = self.kept_url(request, "change", job.pk)
         form = EventForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._give(request, job, name, form):
             return HttpResponseRedirect(back)

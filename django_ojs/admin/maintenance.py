@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from typing import Any
 
 from django import forms
@@ -17,6 +18,7 @@ from django_ojs import audit, clock
 from django_ojs.admin import display, live
 from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.errors import OJSError
+from django_ojs.models import Maintenance
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.statistics import summary
@@ -103,15 +105,26 @@ class MaintenanceMode(OperatingAdmin):
             raise PermissionDenied
         mode = maintenance.current()
         here = self.url("maintenance")
-        if request.method == "POST" and "end" in request.POST:
+        shown = _shown(mode)
+        is_old = request.method == "POST" and request.POST.get("shown", shown) != shown
+        if is_old:
+            text = _(
+                "Meanwhile somebody else has switched maintenance mode on, changed it or ended it. This page shows how "
+                "it is now: send it again if you still want to."
+            )
+            self.message_user(request, text, messages.ERROR)
+        elif request.method == "POST" and "end" in request.POST:
             self._stop(request)
             return HttpResponseRedirect(here)
         initial = {"reason": mode.reason, "auto_end": mode.auto_end} if mode else {}
-        form = SwitchForm(request.POST if request.method == "POST" else None, initial=initial)
-        if form.is_valid() and self._start(request, form, is_new=mode is None):
+        posted = request.POST if request.method == "POST" and "end" not in request.POST else None
+        form = SwitchForm(posted, initial=initial)
+        if form.is_valid() and not is_old and self._start(request, form, is_new=mode is None):
             return HttpResponseRedirect(here)
         title = _("Maintenance mode")
-        return self.page(request, "maintenance", title, form=form, is_on=mode is not None, here="maintenance")
+        return self.page(
+            request, "maintenance", title, form=form, is_on=mode is not None, shown=shown, here="maintenance"
+        )  # fmt: skip
 
     def _start(self, request: HttpRequest, form: SwitchForm, *, is_new: bool) -> bool:
         """Switch it on as the form says; False, with the reason in the form, where that is refused."""
@@ -141,6 +154,12 @@ class MaintenanceMode(OperatingAdmin):
         audit.perform(act, entry)
         summary.forget()
         self.message_user(request, _("Maintenance mode has ended: jobs are delivered again."), messages.SUCCESS)
+
+
+def _shown(mode: Maintenance | None) -> str:
+    """What the page shows of it. The forms send it back, so that nobody takes back, untold, what another has done."""
+    facts = (mode.enabled_at, mode.reason, mode.estimated_end, mode.auto_end) if mode else ()
+    return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _refusal(field: str | None) -> str:

@@ -8,6 +8,7 @@ audit log, and one in Django's admin log for each object that it changed. Forms 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -31,7 +32,7 @@ from django_ojs.admin.display import ellipsized, explain, printable
 from django_ojs.errors import OJSError
 from django_ojs.jobs import bulk
 from django_ojs.lifecycle.transitions import done_where_fitting
-from django_ojs.models import Job
+from django_ojs.models import AuditEntry, Job
 from django_ojs.queues.configuration import MAX_REASON
 from django_ojs.statistics import summary
 
@@ -352,6 +353,21 @@ def _action(model: type[Model], verb: AdminVerb) -> str:
     kind, word = str(model._meta.model_name), verb.name.partition("_")[0]
     found = f"{_KINDS.get(kind, kind)}.{word}"
     return _ACTIONS.get(found, found)
+
+
+def last_to_change(obj: Any, field: str, since: float) -> str:
+    """Who has saved this field of an object since then (seconds since the epoch), as the audit log names them; '' where
+    it does not know."""
+    kind = _KINDS.get(kind := str(obj._meta.model_name), kind)
+    known = AuditEntry.objects.using(obj._state.db).filter(
+        target=_target(obj), outcome=AuditEntry.Outcome.SUCCESS,
+        action__in=[f"{kind}.{word}" for word in ("configure", "update", "register", "set")],
+        time__gt=dt.datetime.fromtimestamp(since, dt.UTC),
+    )  # fmt: skip
+    for actor, detail in known.order_by("-id").values_list("actor", "detail")[:20]:
+        if field in (detail or {}).get("fields", [field]):  # other doors do not say which fields
+            return str(actor)
+    return ""
 
 
 def _target(obj: Any) -> str:

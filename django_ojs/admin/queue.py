@@ -413,7 +413,7 @@ class QueueAdmin(OperatingAdmin):
 
     @admin.display(description=_("jobs"))
     def its_jobs(self, queue: Queue) -> SafeString | str:
-        if not self.admin_site.is_registered(Job):
+        if not self.may_see(Job):
             return display.NOTHING
         url = self.url("job_changelist")
         waiting = urlencode({"queue": queue.name, "state": "available"})

@@ -175,7 +175,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         return response
 
     def page_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        if not self.admin_site.is_registered(WebhookDelivery):
+        if not self.may_see(WebhookDelivery, request):
             return {"deliveries": None}
         latest = WebhookDelivery.objects.filter(subscription_id=obj.pk).order_by("-id").defer("body", "response_body")
         return {

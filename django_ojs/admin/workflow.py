@@ -94,7 +94,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
 
     def _list_of(self, flow: Workflow) -> str:
         """The address of the list of its jobs; '' where this admin site has none."""
-        return f"{self.url('job_changelist')}?workflow={flow.pk}" if self.admin_site.is_registered(Job) else ""
+        return f"{self.url('job_changelist')}?workflow={flow.pk}" if self.may_see(Job) else ""
 
     def live_age(self, obj: Workflow) -> float:
         """A thousand members take a while to draw and to list."""
@@ -151,5 +151,6 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         if job is None:
             return (display.ellipsized(step.step_id), step.type, display.NOTHING, _("not enqueued"))
         url = self.url_of(Job, step.job_id)
-        link = format_html('<a class="ojs-id" href="{}">{}…{}</a>', url, str(step.job_id)[:8], str(step.job_id)[-6:])
+        text = '<a class="ojs-id" href="{}">{}…{}</a>' if url else '{}<span class="ojs-id">{}…{}</span>'
+        link = format_html(text, url, str(step.job_id)[:8], str(step.job_id)[-6:])
         return (display.ellipsized(step.step_id), step.type, display.colour_label(job["state"]), link)

@@ -225,3 +225,29 @@ class TestWhoMay:
     def test_strangers_are_asked_to_log_in(self, client: Client) -> None:
         assert client.post(SWITCH, {"reason": "x"}).status_code == 302
         assert not maintenance.is_on()
+
+
+def test_who_has_the_page_open_takes_back_nothing_that_another_has_done(admin_client: Client) -> None:
+    def shown(answer: Any) -> dict[str, str]:
+        (first, *more) = re.findall(r'name="shown" value="(\w+)"', answer.content.decode())
+        assert set(more) <= {first}
+        return {"shown": first}
+
+    off = shown(admin_client.get(SWITCH))
+    maintenance.start(reason="new disks", by="user:ann")
+    answer = admin_client.post(SWITCH, {**off, "reason": "a test"})
+    assert said(answer)[-1].startswith("Meanwhile somebody else has switched maintenance mode on, changed it or ended")
+    assert 'value="a test"' in answer.content.decode()
+    assert Maintenance.objects.get().reason == "new disks"
+    on = shown(answer)
+    maintenance.stop()
+    maintenance.start(reason="new cables", by="user:ann")
+    assert said(admin_client.post(SWITCH, {**on, "end": "yes"}))[-1].startswith("Meanwhile somebody else")
+    assert maintenance.is_on()
+    answer = admin_client.post(SWITCH, {**on, "reason": "a test"})
+    assert Maintenance.objects.get().reason == "new cables"
+    assert admin_client.post(SWITCH, {**shown(answer), "reason": "a test"}).status_code == 302, "it was told"
+    assert Maintenance.objects.get().reason == "a test"
+    now = shown(admin_client.get(SWITCH))
+    assert admin_client.post(SWITCH, {**now, "end": "yes"}).status_code == 302
+    assert not maintenance.is_on()

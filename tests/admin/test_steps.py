@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django.utils.http import urlencode
 
 from django_ojs import JobContext, JobHandle, emit_event, get_job, job
 from django_ojs.admin.history import Axis, log_ticks
@@ -224,6 +225,15 @@ def test_no_event_is_given_to_who_does_not_wait(
     assert "waits for the event" not in form
     assert not DurableEvent.objects.exists()
     assert not AuditEntry.objects.exists()
+
+
+def test_giving_an_event_keeps_the_filters_of_the_list_that_led_there(admin_client: Client, waiting: JobHandle) -> None:
+    kept = {"_changelist_filters": "state=retryable&type=a.*"}
+    own, again = url("job", "change", waiting.id), f"?{urlencode(kept)}"
+    body = html.unescape(admin_client.get(own, kept).content.decode())
+    (give,) = re.findall(r'href="([^"]*/give/[^"]*)"', body)
+    assert f'href="{own}{again}"' in html.unescape(admin_client.get(give).content.decode())
+    assert admin_client.post(give, {"payload": ""})["Location"] == f"{own}{again}"
 
 
 @pytest.mark.parametrize("door", ["command", "python"])

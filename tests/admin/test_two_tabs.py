@@ -64,13 +64,24 @@ def test_who_saves_last_is_told_and_may_insist(admin_client: Client, pages: dict
     assert answer.status_code == 200
     errors = answer.context["adminform"].form.errors
     assert list(errors) == [first]
-    assert "Somebody has changed this to “" in str(errors)
+    label = answer.context["adminform"].form[first].label
+    assert escape(f"Meanwhile user:admin has changed “{label}” to “") in str(errors)
     assert value(model, page, first, admin_client) == changed, "nothing is saved"
     assert admin_client.post(page, form_of(answer) | {first: hers}).status_code == 302, "with the value that is there"
     assert value(model, page, first, admin_client) == changed
     assert str(value(model, page, second, admin_client)).replace("\n", "") == his.replace("\n", "")
     assert admin_client.post(page, form_of(answer)).status_code == 302, "or with the other one"
     assert value(model, page, first, admin_client) != changed
+
+
+def test_nobody_is_named_who_changed_something_else_or_before(admin_client: Client, pages: dict[str, str]) -> None:
+    page = pages["queue"]
+    admin_client.post(page, form_of(admin_client.get(page)) | {"concurrency": "7"})
+    shown = form_of(admin_client.get(page))
+    configure("mail", {"concurrency": 8})  # in code: nobody knows who
+    admin_client.post(page, form_of(admin_client.get(page)) | {"default_timeout": "60"})
+    answer = admin_client.post(page, shown | {"default_timeout": "60"})
+    assert "Meanwhile somebody else has changed" in str(answer.context["adminform"].form.errors["concurrency"])
 
 
 @pytest.mark.parametrize("model", CHANGES)
@@ -81,7 +92,7 @@ def test_what_the_server_itself_changes_stops_nobody(admin_client: Client, pages
         row.objects.update(updated_at="2099-01-01T00:00:00Z")
     CronSchedule.objects.update(run_count=7, next_run_at="2099-01-01T00:00:00Z")
     WebhookSubscription.objects.update(success_count=9)
-    for shown in (given["ojs_shown"], "", "[" * 5000, "a\0b=&&%00"):
+    for shown in (given["ojs_shown"], "", "[" * 5000, "a\0b=&&%00", "@=nan&@=x"):
         assert admin_client.post(page, given | {second: his, "ojs_shown": shown}).status_code == 302
 
 
@@ -90,7 +101,8 @@ def test_a_note_about_dead_letters_is_not_lost_either(admin_client: Client) -> N
     assert '<input type="hidden" name="seen" value="">' in admin_client.get(page).content.decode()
     admin_client.post(page, {"note": "ask Ann\r\nfirst", "seen": ""})
     answer = admin_client.post(page, {"note": "known", "seen": "", "muted": "on"})
-    assert said(answer)[-1].startswith("Somebody has changed this to “ask Ann first” meanwhile.")
+    told = "Meanwhile user:admin has changed “Note about dead letters” to “ask Ann first”."
+    assert said(answer)[-1].startswith(told)
     body = answer.content.decode()
     assert ">known</textarea>" in body
     assert 'name="muted" checked' in body

@@ -441,6 +441,16 @@ def test_a_verb_on_the_page_of_an_object_keeps_the_filters_of_the_list_that_led_
     again = f"?{urlencode(kept)}"
     assert f'action="{url("job", "verb", job.pk, "retry_dead_letters")}{again}"' in body
     assert '<input type="hidden" name="_changelist_filters" value="state=dead_letter&p=1">' in body, "a GET has its own"
+    edit = url("job", "edit", job.pk)
+    assert f'href="{edit}{again}"' in body
+    assert f'href="{page}{again}"' in unescape(admin_client.get(f"{edit}{again}").content.decode())
+    assert admin_client.post(f"{edit}{again}", {"queue": "other"})["Location"] == f"{page}{again}"
+    (job,) = dead()
+    page = url("job", "change", job.pk)
     delete = url("job", "verb", job.pk, "delete_dead_letters")
     assert f'href="{page}{again}"' in unescape(admin_client.get(delete, kept).content.decode())
     assert admin_client.post(f"{delete}{again}", {"sure": "yes"})["Location"] == f"{url('job')}?state=dead_letter&p=1"
+    (job,) = pushed()
+    page, priority = url("job", "change", job.pk), url("job", "priority", job.pk)
+    assert f'action="{priority}{again}"' in unescape(admin_client.get(page, kept).content.decode())
+    assert admin_client.post(f"{priority}{again}", {"priority": "5"})["Location"] == f"{page}{again}"

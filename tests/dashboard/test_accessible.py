@@ -30,7 +30,7 @@ from django_ojs.models import (
     Workflow,
 )
 from django_ojs.queues import maintenance
-from django_ojs.queues.configuration import pause
+from django_ojs.queues.configuration import configure, pause
 from django_ojs.registry import registry
 from django_ojs.rules import cron
 from django_ojs.testing import worker
@@ -132,6 +132,7 @@ def long() -> None:
     first, second = fetch(Fetch(["flow"], count=2, worker_id="a-worker-with-a-long-name-on-host-17:4242"))
     ack([Ack(first["id"])])
     fail([Failure(second["id"], {"type": "ConnectionRefusedError", "message": "no answer " * 20})])
+    configure("a-queue-with-a-name-that-is-long-and-has-no-blank" + "-x" * 30, {})
     now = clock.now()
     Alert.objects.create(
         key="a", kind="queue-paused", about="a-queue-with-a-long-name", says="It is paused. " * 9, mend="Resume it.",
@@ -233,7 +234,7 @@ def test_no_page_or_list_has_to_be_panned(
     found = []
     for path in pages(admin_client):
         page = open_page(path)
-        for width in (390, 1300, 1440):
+        for width in (320, 390, 1300, 1440):  # 320: a screen of 1280 at 400 %
             page.set_viewport_size({"width": width, "height": 844})
             found += [f"{path} at {width}: {one}" for one in page.evaluate(TOO_WIDE)]
     assert not found, "\n".join(found)

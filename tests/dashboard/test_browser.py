@@ -511,6 +511,23 @@ def test_a_schedule_runs_now(browse: Any) -> None:
     assert Job.objects.get().type == "report.daily"
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    "status, says",
+    [(403, "may not do this. Nothing was done."), (404, "does not exist any more"), (503, "See whether this was done")],
+)
+def test_a_button_that_the_server_refuses_says_so_in_words(browse: Any, status: int, says: str) -> None:
+    browse.expected.append(str(status))
+    (job,) = dead()
+    page = browse(LETTERS)
+    page.route("**/do/retry_dead_letters/", lambda route: route.fulfill(status=status))
+    page.get_by_role("button", name=f"Retry job {job.pk}").click()
+    expect(page.locator("[data-ojs-said] .error")).to_contain_text(says)
+    page.unroute("**/do/retry_dead_letters/")
+    page.get_by_role("button", name=f"Retry job {job.pk}").click()
+    expect(page.locator("[data-ojs-said]")).to_have_text("1 job made available again.")
+
+
 def test_a_double_click_is_one_act(browse: Any) -> None:
     schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.make", "args": []})
     page = browse(f"{ADMIN}/cronschedule/nightly/change/", stays=False)
@@ -534,6 +551,8 @@ def test_a_button_pressed_again_while_the_server_takes_its_time_is_one_act(brows
     def hold(route: Any) -> None:
         posts.append(route)  # it is answered when the test says so
 
+    page.clock.install()
+    page.reload()
     page.route("**/do/run_schedules/", hold)
     button = page.get_by_role("button", name="Run now")
     place = button.bounding_box()
@@ -541,6 +560,7 @@ def test_a_button_pressed_again_while_the_server_takes_its_time_is_one_act(brows
     for _ in range(3):
         page.keyboard.down("Enter")
     page.keyboard.up("Enter")
+    page.clock.fast_forward(60_000)
     page.mouse.click(place["x"] + 5, place["y"] + 5)
     assert len(posts) == 1
     posts[0].continue_()

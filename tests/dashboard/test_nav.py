@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
+from django.contrib.admin.sites import site
 from django.test import Client
 from django.urls import reverse
 
+from django_ojs.cron import runs
 from django_ojs.models import Job
+from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
+from django_ojs.statistics import summary
 from tests.admin.conftest import dead, url
+from tests.dashboard.everything import fill, pages
 
 pytestmark = pytest.mark.django_db
 OVERVIEW = "/admin/django_ojs/job/overview/"
@@ -91,3 +98,29 @@ def test_another_admin_site_leads_to_its_own_pages(admin_client: Client) -> None
     found = links(admin_client, page)
     assert list(found) == ["Overview", "Jobs", "Dead letters", "Queues"]
     assert all(address.startswith("/backstage/") for address in found.values())
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        *("view_job", "view_event", "view_workflow", "view_queue", "view_worker", "view_cronschedule", "view_alert"),
+        *("view_webhooksubscription", "view_webhookdelivery", "view_approval", "decide_approval"),
+    ],
+)
+def test_no_link_leads_to_what_the_user_may_not_see(operator: Callable[..., Client], settings: Any, right: str) -> None:
+    settings.OJS = {"OUTBOX": "default"}
+    fill()
+    runs.trigger("nightly")
+    maintenance.start()
+    summary.forget()
+    client = operator(right)
+    found: dict[str, str] = {}
+    seen = 0
+    for page in pages(site):
+        answer = client.get(page)
+        if answer.status_code == 200:
+            seen += 1
+            links = re.findall(r'href="((?:/admin/django_ojs/|\?)[^"]*)"', answer.content.decode())
+            found |= {urljoin(page, unescape(link)): page for link in links}
+    assert seen > 1
+    assert [(link, page) for link, page in found.items() if client.get(link).status_code == 403] == []

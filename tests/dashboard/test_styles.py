@@ -42,3 +42,11 @@ def test_every_table_with_many_columns_is_cards_on_a_phone() -> None:
     ]
     assert len(found) > 10, "else nothing is read"
     assert [aria for aria, inside in found if inside != "{% filter ojs_cards %}"] == ["{% translate 'Latency' %}"]
+
+
+def test_nothing_is_on_the_left_or_right_but_what_is_never_mirrored() -> None:
+    """In a language that is written from right to left the pages are mirrored, as Django's own are."""
+    css = re.sub(r"/\*.*?\*/", "", CSS.read_text(), flags=re.DOTALL)
+    found = re.findall(r"[{;]\s*((?:[\w-]*-)?(?:left|right)[\w-]*:|[\w-]+: [^;}]*\b(?:left|right)\b)", css)
+    assert found == ["text-align: left"]
+    assert re.findall(r"(?:margin|padding|border-radius): \w+ (\w+) \w+ (?!\1\b)\w+;", css) == []

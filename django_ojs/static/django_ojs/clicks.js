@@ -1,7 +1,7 @@
 // One press acts once: of a double click, of a key that is held down, and of a button that is pressed again because the
 // server takes its time.
 
-const BUSY = 5000; // so long a form that is sent is not sent again: by then its answer has changed the page
+const BUSY = 120000; // so long a form that is sent is not sent again, unless the reader has stopped it: no proxy waits longer
 
 const posts = (control) => control?.form?.method === "post";
 const sent = new WeakMap();
@@ -27,10 +27,17 @@ document.addEventListener(
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post" || form.hasAttribute("data-ojs-inline")) return; // its buttons do many things: live.js
-  if (performance.now() - sent.get(form) < BUSY) event.preventDefault();
-  else sent.set(form, performance.now());
+  if (performance.now() - sent.get(form)?.at < BUSY) return event.preventDefault();
+  sent.set(form, { at: performance.now(), by: event.submitter });
+  event.submitter?.setAttribute("aria-busy", "true");
 });
 
-window.addEventListener("pageshow", (event) => {
-  if (event.persisted) for (const form of document.forms) sent.delete(form); // the reader has come back to the page
-});
+function free() {
+  for (const form of document.forms) {
+    sent.get(form)?.by?.removeAttribute("aria-busy");
+    sent.delete(form);
+  }
+}
+
+window.addEventListener("pageshow", (event) => event.persisted && free()); // the reader has come back to the page
+document.addEventListener("keydown", (event) => event.key === "Escape" && free()); // stops what the browser loads

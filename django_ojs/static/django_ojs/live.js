@@ -257,12 +257,17 @@ const stream = {
   },
 };
 
+const pressed = new Set();
+
 // Buttons of the live part: done without leaving the page, with what the server says about it.
 async function act(event) {
   const form = event.target.closest("form[data-ojs-inline]");
   if (!form) return;
   event.preventDefault();
   const address = event.submitter?.formAction || form.action;
+  if (pressed.has(address)) return; // until it is answered
+  pressed.add(address);
+  let fault = "failed";
   const send = () => fetch(address, { method: "POST", body: new URLSearchParams(new FormData(form)) });
   try {
     let answer = await send();
@@ -270,13 +275,19 @@ async function act(event) {
       await renew(form.elements.csrfmiddlewaretoken);
       answer = await send();
     }
-    if (!answer.ok) throw new Error(String(answer.status));
+    if (!answer.ok) {
+      fault = { 403: "refused", 404: "missing" }[answer.status] ?? fault;
+      throw new Error(fault);
+    }
     const list = parse(await answer.text()).querySelector("ul.messagelist");
     if (!list && new URL(answer.url).pathname !== location.pathname) return location.assign(answer.url); // the login
     said.replaceChildren(...(list ? [document.adoptNode(list)] : []));
     form.reset(); // a reason is for one act
-  } catch (error) {
-    said.textContent = `${said.dataset.failed} ${error.message}`;
+  } catch {
+    said.innerHTML = '<ul class="messagelist"><li class="error"></li></ul>';
+    said.querySelector("li").textContent = said.dataset[fault];
+  } finally {
+    pressed.delete(address);
   }
   await ask();
 }
