@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -37,6 +37,18 @@ def for_future(error: BaseException) -> BaseException:
     instead = RuntimeError("StopIteration was raised, which cannot pass through asynchronous code.")
     instead.__cause__ = error
     return instead
+
+
+def threaded(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """`sync_to_async` for a function that calls code of the site's, which may raise StopIteration (`for_future`)."""
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:
+            raise for_future(error) from error
+
+    return sync_to_async(called)
 
 
 async def uncancelled(function: Callable[..., T], *args: Any) -> T:

@@ -91,8 +91,9 @@ def loads(text: str | bytes, bounds: Bounds | None = None) -> Any:
     except JSONTextError:
         raise
     except ValueError as error:
-        limit = sys.get_int_max_str_digits()
-        raise JSONTextError(f"A number in the JSON text is too long: it has more than {limit:,} digits.") from error
+        raise JSONTextError(
+            f"A number in the JSON text is too long: it has more than {_most_digits()} digits."
+        ) from error
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _too_deep()
     return value
@@ -161,6 +162,11 @@ def digits(text: str) -> int | None:
     For numbers that come as texts, in metadata, paths and forms: Python refuses to read several thousand digits.
     """
     return int(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isdecimal() else None
+
+
+def _most_digits() -> str:
+    """How many digits of a whole number Python reads and writes."""
+    return f"{sys.get_int_max_str_digits():,}"
 
 
 def _too_deep() -> JSONTextError:
@@ -369,6 +375,8 @@ def _encode(value: Any, encoder: json.JSONEncoder) -> str:
     except RecursionError as error:
         raise JSONTextError("The value nests too deeply to be written as JSON.") from error
     except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise JSONTextError(f"A number is too long: it has more than {_most_digits()} digits.") from error
         raise JSONTextError(str(error)) from error
 
 

@@ -68,13 +68,19 @@ def create(
     values: dict[str, Any] = {
         "name": name.strip(),
         "scopes": distinct(scopes),
-        "queues": distinct(queues or ()) or None,
-        "job_types": distinct(job_types or ()) or None,
+        "queues": _limit(queues),
+        "job_types": _limit(job_types),
         "expires_at": expires_at,
     }
     validate(**values)
     key = APIKey(**values)
     return key, issue(key)
+
+
+def _limit(entries: Iterable[str] | None) -> list[str] | None:
+    """What a key is limited to; None: nothing was given. Blanks alone are no limit, and are refused as one."""
+    given = list(entries or ())
+    return distinct(given) or given or None
 
 
 def issue(key: APIKey) -> str:

@@ -58,6 +58,15 @@ def count(number: int, one: str, several: str = "") -> str:
     return f"{number} {one}" if number == 1 else f"{number:,} {several or one + 's'}"
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A caller's value as Python writes it, at most so many characters; its type where that cannot be written."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - more digits than Python writes, too deep, or an object of the site's
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def with_article(noun: str) -> str:
     """`a uuid.UUID`, `an object`."""
     return f"{'an' if noun[0] in 'aeioAEIO' else 'a'} {noun}"

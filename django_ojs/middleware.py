@@ -23,13 +23,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_ojs.conf import ojs_settings
-from django_ojs.guard import for_future, get_logger
+from django_ojs.guard import for_future, get_logger, threaded
 from django_ojs.registry import is_coroutine_function
 
 logger = get_logger(__name__)
@@ -200,7 +200,10 @@ def _enqueue(entries: tuple[MiddlewareEntry, ...], job: JobDict) -> JobDict | No
     if not entries:
         return job
     middleware = entries[0].middleware
-    changed: JobDict | None = middleware(job, Once(lambda job: _enqueue(entries[1:], job), middleware))
+    try:
+        changed: JobDict | None = middleware(job, Once(lambda job: _enqueue(entries[1:], job), middleware))
+    except StopIteration as error:  # no caller in asynchronous code could be told
+        raise for_future(error) from error
     if changed is None:
         logger.info("%s dropped a job of type %s.", dotted_name(middleware), job.get("type"))
     elif not isinstance(changed, dict):
@@ -244,13 +247,7 @@ def _sync_side(middleware: Callable[..., Any]) -> Callable[..., Any]:
     run = async_to_sync(middleware)
 
     def adapted(job: JobDict, context: Any, proceed: Callable[[], Any]) -> Any:
-        def rest() -> Any:
-            try:
-                return proceed()
-            except StopIteration as error:
-                raise for_future(error) from error
-
-        return run(job, context, sync_to_async(rest, thread_sensitive=True))
+        return run(job, context, threaded(proceed))
 
     return adapted
 
@@ -261,7 +258,7 @@ def _async_side(middleware: Callable[..., Any]) -> Callable[..., Awaitable[Any]]
         return native
     if is_coroutine_function(middleware):
         return middleware
-    run = sync_to_async(middleware)  # in the thread of the handler's queries
+    run = threaded(middleware)  # in the thread of the handler's queries
 
     async def adapted(job: JobDict, context: Any, proceed: Callable[[], Awaitable[Any]]) -> Any:
         async def rest() -> Any:

@@ -17,11 +17,17 @@ from django_ojs.conf import ojs_settings
 from django_ojs.guard import may_fail
 
 
+def unwrapped(function: Any) -> Any:
+    """The function of a partial; any other as it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def is_coroutine_function(function: object) -> bool:
     """Whether a call returns a coroutine: of an `async def`, of an object whose `__call__` is one, or of a partial of
     either."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = unwrapped(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
@@ -91,12 +97,12 @@ class Registry:
 
     def register(self, definition: Definition) -> None:
         """Add a handler. Raises InvalidHandler when another function has the job type already."""
-        name = _name(definition.handler)
+        name = place_of(definition.handler)
         with self._lock:
             taken = self._definitions.get(definition.type)
-            if taken is not None and _name(taken.handler) != name:  # the same name: a module was reloaded
+            if taken is not None and place_of(taken.handler) != name:  # the same name: a module was reloaded
                 raise InvalidHandler(
-                    f"The job type {definition.type!r} has two handlers, {_name(taken.handler)} and {name}: "
+                    f"The job type {definition.type!r} has two handlers, {place_of(taken.handler)} and {name}: "
                     "give one of them another type."
                 )
             self._definitions[definition.type] = definition
@@ -105,7 +111,7 @@ class Registry:
     def record(self, faults: Iterable[Fault], type: str, handler: object = None) -> None:
         """Keep what is wrong with a declaration, in the place of what was wrong with it before."""
         with self._lock:
-            self._faults[type, _name(handler)] = tuple(faults)
+            self._faults[type, place_of(handler)] = tuple(faults)
 
     def faults(self) -> list[Fault]:
         """What is wrong with the declarations of this site."""
@@ -176,11 +182,15 @@ class Registry:
             self._definitions, self._faults, self._discovered = kept, faults, discovered
 
 
-def _name(handler: object) -> str:
-    """Where a function is from; '' for None. What is decorated by mistake may be anything."""
+def place_of(handler: object) -> str:
+    """Where a function is from, or that of a partial; '' for None. What is decorated by mistake may be anything."""
     if handler is None:
         return ""
-    return f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', type(handler).__qualname__)}"
+    function = unwrapped(handler)
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    if name.endswith("<lambda>") and (code := getattr(function, "__code__", None)) is not None:
+        return f"{name} of line {code.co_firstlineno}"  # it has no name of its own
+    return name
 
 
 registry = Registry()

@@ -21,6 +21,7 @@ from django_ojs.client.handle import key_of
 from django_ojs.client.options import Duration, check_json, milliseconds
 from django_ojs.conf import ojs_settings
 from django_ojs.faults import or_migrate
+from django_ojs.messages import shown
 from django_ojs.rules import schemas
 from django_ojs.rules.approvals import MAX_TITLE, ApprovalDecision, ApprovalRequest
 from django_ojs.rules.names import is_storable
@@ -85,15 +86,15 @@ def approvals_for(user: Any) -> QuerySet[Approval]:
 
 
 def request(
-    title: str, details: Any, assignees: Iterable[Any], form: Any, default: bool | None,
+    title: Any, details: Any, assignees: Iterable[Any], form: Any, default: bool | None,
     escalate_after: Duration | None, escalate_to: Iterable[Any], timeout: Duration | None,
 ) -> ApprovalRequest:  # fmt: skip
     """What a handler asks, as it is stored. Raises ValueError and TypeError for what cannot be asked."""
-    if not title.strip() or len(title) > MAX_TITLE or not is_storable(title):
-        raise ValueError(f"title={title!r:.300} must be a text of 1 to {MAX_TITLE} characters.")
+    if not isinstance(title, str) or not title.strip() or len(title) > MAX_TITLE or not is_storable(title):
+        raise ValueError(f"title={shown(title)} must be a text of 1 to {MAX_TITLE} characters.")
     if default is not None and timeout is None:
         raise ValueError("A default counts after the timeout: give a timeout, too.")
-    escalate_to = [escalate_to] if isinstance(escalate_to, str) else list(escalate_to)
+    asked, escalate_to = _asked("assignees", assignees), _asked("escalate_to", escalate_to)
     if (escalate_after is None) != (not escalate_to):
         raise ValueError("escalate_after and escalate_to belong together: give both, or neither.")
     check_json(details, "details")
@@ -105,10 +106,19 @@ def request(
         )
     place, schema = _form(form)
     return ApprovalRequest(
-        title=title, details=text, assignees=[assignees] if isinstance(assignees, str) else list(assignees),
+        title=title, details=text, assignees=asked,
         form=place, schema=schema, default=default, escalate_to=escalate_to,
         escalate_after=None if escalate_after is None else milliseconds(escalate_after, "escalate_after"),
     )  # fmt: skip
+
+
+def _asked(name: str, given: Any) -> list[Any]:
+    """Whom an approval asks, one or several."""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name}={shown(given)}: give a list of users, groups and texts such as 'group:finance'.")
+    return list(given)
 
 
 def _form(form: Any) -> tuple[str, str]:
@@ -119,7 +129,7 @@ def _form(form: Any) -> tuple[str, str]:
         schemas.check_document(form)
         return "", jsontext.dumps(form)
     if not isinstance(form, type) or not hasattr(form, "base_fields"):
-        raise TypeError(f"form={form!r:.300} is neither a class of Django forms nor a JSON schema as a dict.")
+        raise TypeError(f"form={shown(form)} is neither a class of Django forms nor a JSON schema as a dict.")
     place = f"{form.__module__}:{form.__qualname__}"
     if "<locals>" in place or len(place) > 255:
         raise TypeError(f"The form {place} cannot be found from elsewhere: define it at the level of a module.")

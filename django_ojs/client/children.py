@@ -8,8 +8,10 @@ def fulfil(context, order_id):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from django_ojs.messages import shown
 
 if TYPE_CHECKING:
     from django_ojs.client.definition import PreparedJob
@@ -54,14 +56,16 @@ def document_of(
     }  # fmt: skip
 
 
-def checked(jobs: Sequence[Any], limit: Any) -> list[PreparedJob]:
+def checked(jobs: Any, limit: Any) -> list[PreparedJob]:
     """The jobs. Raises TypeError and ValueError for what is none, and for a limit that is no number above 0."""
-    found = list(jobs)
+    found: list[Any] = list(jobs) if isinstance(jobs, Iterable) and not isinstance(jobs, str | Mapping) else [jobs]
     for job in found:
-        if not hasattr(job, "document") or not hasattr(job, "type"):
-            raise TypeError(f"run and run_all take handler.s(...), not {job!r:.80}.")
+        if not hasattr(job, "member"):
+            raise TypeError(f"run takes handler.s(...) and run_all a list of them, not {shown(job)}.")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"limit={limit!r} is not a whole number from 1 on: leave it out to enqueue all jobs at once.")
+        raise ValueError(
+            f"limit={shown(limit)} is not a whole number from 1 on: leave it out to enqueue all jobs at once."
+        )
     return found
 
 

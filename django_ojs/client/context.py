@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django_ojs import jsontext, spellings
+from django_ojs import jsontext
 from django_ojs.client.checkpoints import CheckpointLink, CheckpointMethods
+from django_ojs.client.handle import log_level
 from django_ojs.client.options import check_json
 from django_ojs.client.otherwords import OF_CONTEXT, OtherWords
 from django_ojs.client.steps import StepMethods
+from django_ojs.messages import shown
 from django_ojs.rules import envelope, errorobjects
 from django_ojs.rules.rows import is_last_attempt
 
@@ -181,7 +183,10 @@ class JobContext(CheckpointMethods, StepMethods, OtherWords):
         Raises ValueError for a `percent` that is no number and for `data` that are too large, and TypeError for `data`
         that are no object of JSON values.
         """
-        percent = float(percent)
+        try:
+            percent = float(percent)
+        except (TypeError, ValueError, OverflowError):
+            percent = math.nan
         if math.isnan(percent):
             raise ValueError("Progress is a number from 0 to 100, and this is none.")
         message = errorobjects.progress_message(message)  # here, where what its `__str__` raises reaches the handler
@@ -218,7 +223,7 @@ class JobContext(CheckpointMethods, StepMethods, OtherWords):
 def _progress_data(given: Mapping[str, Any]) -> dict[str, Any]:
     """The data of a report as JSON has them by now: the handler may change its own while the report waits."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"The data of a progress report are an object, a dict, and not {given!r:.80}.")
+        raise TypeError(f"The data of a progress report are an object, a dict, and not {shown(given)}.")
     check_json(dict(given), "data")
     if problem := errorobjects.fault_of_progress_data(given):
         raise ValueError(f"The data of a progress report {problem}.")
@@ -240,7 +245,7 @@ class ParentResults(Mapping[str, Any]):
             return self._by_step[key]
         try:
             return self._values[int(key)]
-        except (ValueError, IndexError):
+        except (TypeError, ValueError, IndexError):
             raise KeyError(key) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -295,7 +300,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 
     def __call__(self, message: str, /, *, level: str | int = "info", **fields: Any) -> None:
         """Log a message with fields: `context.log("charged", order=17)`. Raises ValueError for an unknown level."""
-        number = spellings.read_log_level(level) if isinstance(level, str) else level
+        number = log_level(level)
         self._log_line(number, message, (), {"extra": fields, "stacklevel": 2})
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:

@@ -63,7 +63,8 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.faults import or_migrate
-from django_ojs.registry import Definition, Fault, InvalidHandler, is_coroutine_function, registry
+from django_ojs.messages import shown
+from django_ojs.registry import Definition, Fault, InvalidHandler, is_coroutine_function, place_of, registry
 from django_ojs.rules import names
 from django_ojs.rules.cron import CronSpec
 
@@ -180,6 +181,9 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         retry_if: RetryIf | None = None,
         typed: bool = False,
     ) -> None:
+        given: Any = handler
+        if not callable(given) or inspect.isclass(given) or isinstance(given, JobDefinition):
+            raise InvalidHandler(f"it stands above a function, not {shown(given)}.")
         self.handler = handler
         self.cron_options = schedule
         self.takes_context = _wants_context(handler) if takes_context is None else takes_context
@@ -198,7 +202,14 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         self.type = type
         super().__init__(self, options)
         self.queue: str = options.get("queue", "default")
-        functools.update_wrapper(self, handler)
+        self._look_like(handler)
+
+    def _look_like(self, handler: Callable[..., Any]) -> None:
+        """Take over what the function is called, and what it has been given that is not called as something here."""
+        functools.update_wrapper(self, handler, updated=())
+        for name, value in getattr(handler, "__dict__", {}).items():
+            if not hasattr(self, name):
+                setattr(self, name, value)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the handler here and now. One that takes a context gets it from its caller."""
@@ -231,7 +242,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
             raise TypeError(f"{self.type}{self.signature} cannot take these arguments: {error}.{hint}") from None
 
     def __repr__(self) -> str:
-        return f"<job {self.type}: {self.handler.__module__}.{self.handler.__qualname__}>"
+        return f"<job {self.type}: {place_of(self.handler)}>"
 
 
 class _FaultyDefinition(JobDefinition[..., ..., Any]):
@@ -244,7 +255,7 @@ class _FaultyDefinition(JobDefinition[..., ..., Any]):
         self.is_async, self.transactional, self.durable = is_coroutine_function(handler), None, None
         self._faults = faults
         Enqueuer.__init__(self, self, {})
-        functools.update_wrapper(self, handler)
+        self._look_like(handler)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise InvalidHandler("\n".join(map(str, self._faults)))
@@ -370,9 +381,8 @@ def job(
     place = _caller()
     if not isinstance(type, str):
         bare = callable(type) and not options
-        wrong = (
-            f'@job needs the name of the job type: write @job("email.send"), not @job{"" if bare else f"({type!r})"}.'
-        )
+        written = "@job" if bare else f"@job({shown(type)})"
+        wrong = f'@job needs the name of the job type: write @job("email.send"), not {written}.'
         decorate = functools.partial(_declare, "", place, [wrong], {})
         return decorate(type) if bare else decorate
     wrong, defaults, schedule = _read(type, options)
@@ -447,19 +457,24 @@ def _wrong_flags(
     args: object,
 ) -> Iterator[str]:  # fmt: skip
     if not (context is None or isinstance(context, bool)):
-        yield f"context={context!r}: give True or False, or leave it out."
+        yield f"context={shown(context)}: give True or False, or leave it out."
     if not isinstance(inline, bool):
-        yield f"inline={inline!r}: give True or False."
+        yield f"inline={shown(inline)}: give True or False."
     if not isinstance(transactional, bool | str):
-        yield f"transactional={transactional!r}: give True, False or the alias of a database."
-    if not isinstance(durable, bool | str) or (isinstance(durable, str) and not 0 < len(durable) <= Durable.MAX_CODE):
-        yield f"durable={durable!r}: give True, False, or a mark of the code of 1 to {Durable.MAX_CODE} characters."
+        yield f"transactional={shown(transactional)}: give True, False or the alias of a database."
+    if not isinstance(durable, bool) and not (
+        isinstance(durable, str) and 0 < len(durable) <= Durable.MAX_CODE and durable.isprintable()
+    ):
+        yield (
+            f"durable={shown(durable)}: give True, False, or a printable mark of the code of 1 to {Durable.MAX_CODE} "
+            "characters."
+        )
     if on_change not in get_args(OnChange):
-        yield f"on_change={on_change!r}: give {', '.join(map(repr, get_args(OnChange)))}."
-    if retry_if is not None and (not callable(retry_if) or inspect.iscoroutinefunction(retry_if)):
-        yield f"retry_if={retry_if!r}: give a plain function that gets the exception and returns True or False."
+        yield f"on_change={shown(on_change)}: give {', '.join(map(repr, get_args(OnChange)))}."
+    if retry_if is not None and (not callable(retry_if) or is_coroutine_function(retry_if)):
+        yield f"retry_if={shown(retry_if)}: give a plain function that gets the exception and returns True or False."
     if args is not None and args is not Typed:
-        yield f"args={args!r:.80}: give django_ojs.Typed, or leave it out. The arguments of a schedule are cron_args."
+        yield f"args={shown(args)}: give django_ojs.Typed, or leave it out. The arguments of a schedule are cron_args."
 
 
 def enqueue(type: str, /, *args: Any, **options: Unpack[JobOptions]) -> JobHandle:
@@ -478,6 +493,9 @@ def enqueue_many(jobs: Iterable[Enqueueable]) -> list[JobHandle]:
     An entry is `handler.s(...)`, `(type, [args])` or `(type, [args], {options})`. `enqueue_bulk` is this function, too:
     OJS asks adapters of web frameworks for that name.
     """
+    given: Any = jobs
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise TypeError(f"enqueue_many takes a list of jobs, {_ENTRIES}, not {shown(given)}.")
     return push_prepared([entry if isinstance(entry, PreparedJob) else _from_tuple(entry) for entry in jobs])
 
 
@@ -508,6 +526,11 @@ aenqueue_many = sync_to_async(enqueue_many)
 
 
 def prepare(type: str, args: Sequence[Any], options: Mapping[str, Any]) -> PreparedJob:
+    if not isinstance(type, str):
+        raise TypeError(
+            f'A job type is a text, such as "email.send", not {shown(type)}. What @job has made is enqueued by its own '
+            "enqueue(), and what .s() has made by enqueue_many([...])."
+        )
     definition = registry.get(type)
     if definition is None:
         registry.refuse_faulty(type)
@@ -539,11 +562,18 @@ def _stored(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     return push(documents) if ojs_settings.OUTBOX is None else outbox.put(documents)
 
 
+#: What the entries of `enqueue_many` look like.
+_ENTRIES = "each handler.s(...), (type, [args]) or (type, [args], {options})"
+
+
 def _from_tuple(entry: Any) -> PreparedJob:
-    if not isinstance(entry, tuple) or not 2 <= len(entry) <= 3 or not isinstance(entry[1], list | tuple):
-        raise TypeError(
-            f"enqueue_many was given {entry!r:.80}: give handler.s(...), (type, [args]) or (type, [args], {{options}})."
-        )
+    if (
+        not isinstance(entry, tuple)
+        or not 2 <= len(entry) <= 3
+        or not isinstance(entry[1], list | tuple)
+        or not (len(entry) == 2 or (isinstance(entry[2], Mapping) and all(isinstance(name, str) for name in entry[2])))
+    ):
+        raise TypeError(f"enqueue_many takes a list of jobs, {_ENTRIES}; this is none: {shown(entry)}.")
     return prepare(entry[0], entry[1], entry[2] if len(entry) == 3 else {})
 
 
@@ -562,9 +592,12 @@ def check_schedule(definition: Definition) -> None:
 def cron_spec(definition: Definition) -> CronSpec:
     """The schedule of a handler, ready to be registered."""
     given = definition.cron_options
-    document = definition.of(given.get("cron_args", ())).document()
+    args = given.get("cron_args", ())
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes | bytearray):
+        raise TypeError(f"Give a list of arguments, such as [7], not {shown(args)}.")
+    document = definition.of(args).document()
     body = {
-        "name": given.get("cron_name") or definition.type.replace("_", "-"),
+        "name": given.get("cron_name", definition.type.replace("_", "-")),
         "cron": given["cron"],
         "timezone": given.get("timezone"),
         "overlap_policy": given.get("overlap"),

@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 from django_ojs import jsontext
 from django_ojs.client.options import check_json
 from django_ojs.faults import or_migrate
+from django_ojs.messages import shown
 
 if TYPE_CHECKING:
     from django_ojs.jobs.durableevents import Emitted
@@ -51,8 +52,13 @@ async def aemit_event(name: str, key: EventKey = "", payload: Any = None) -> Emi
 def text_of(key: EventKey) -> str:
     """The key as it is kept. Raises TypeError for what is neither a text, a whole number nor a UUID."""
     if isinstance(key, bool) or not isinstance(key, str | int | uuid.UUID):
-        raise TypeError(f"The key of an event is a text, a whole number or a UUID, not {key!r:.300}.")
-    return str.__str__(key) if isinstance(key, str) else str(key)  # the value of an Enum of texts, not its name
+        raise TypeError(f"The key of an event is a text, a whole number or a UUID, not {shown(key)}.")
+    if isinstance(key, str):
+        return str.__str__(key)  # the value of an Enum of texts, not its name
+    try:
+        return str(key)
+    except ValueError:
+        raise TypeError("The key of an event is a whole number of fewer digits.") from None
 
 
 def encode(payload: Any) -> str:

@@ -19,6 +19,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import Looks, database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.faults import or_migrate
+from django_ojs.messages import shown
 from django_ojs.rules import envelope
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
@@ -110,6 +111,8 @@ class Handle(OtherWords):
         raise self._late(timeout) from looks.error
 
     def _looks(self, timeout: float | None) -> Looks:
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise TypeError(f"timeout={shown(timeout)}: give seconds, or None to wait without a limit.")
         kind, name, _ = self._what()
         return Looks(f"Waiting for {kind} {name}", timeout, database(None), ojs_settings.OUTBOX)
 
@@ -279,7 +282,9 @@ class JobHandle(Handle):
         says how many lines are missing at its place."""
         from django_ojs.jobs import joblog
 
-        lowest = spellings.read_log_level(level) if isinstance(level, str) else level
+        lowest = log_level(level)
+        if attempt is not None and (isinstance(attempt, bool) or not isinstance(attempt, int)):
+            raise TypeError(f"attempt={shown(attempt)}: give the number of an attempt, or leave it out for all.")
         found: list[JobLog] = []
         after = None
         while True:
@@ -359,12 +364,21 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
     return handle
 
 
+def log_level(level: object) -> int:
+    """The number of a level. Raises ValueError for an unknown word, and TypeError for what is neither."""
+    if isinstance(level, str):
+        return spellings.read_log_level(level)
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(f"level={shown(level)}: give a word such as 'info', or a number of Python's logging.")
+    return level
+
+
 def key_of(kind: str, id: object) -> uuid.UUID:
     """The primary key that an id stands for, whatever a caller has in its place. Raises NotFound where it is none."""
     try:
-        return id if isinstance(id, uuid.UUID) else uuid.UUID(str(id))
+        return id if isinstance(id, uuid.UUID) else uuid.UUID(id if isinstance(id, str) else shown(id))
     except ValueError:
-        raise NotFound.resource(kind, str(id)[:128]) from None
+        raise NotFound.resource(kind, id[:128] if isinstance(id, str) else shown(id)) from None
 
 
 def _load(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:

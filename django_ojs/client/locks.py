@@ -27,6 +27,7 @@ from django_ojs.client.running import running
 from django_ojs.database import Looks, atomic, database, in_callers_transaction, retried
 from django_ojs.faults import only_if_taken, suppress_passing
 from django_ojs.guard import get_logger, uncancelled
+from django_ojs.messages import shown
 
 logger = get_logger(__name__)
 
@@ -57,7 +58,7 @@ class Lock:
 
     def __init__(self, name: str, timeout: Duration, wait: Duration | None) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"The name of a lock is a text, not {name!r:.80}.")
+            raise TypeError(f"The name of a lock is a text, not {shown(name)}.")
         if not name:
             raise ValueError("A lock has a name.")
         self.name = name
@@ -66,7 +67,7 @@ class Lock:
             raise ValueError("timeout=0: say how long the lock may be held, should its holder die.")
         self._wait = None if wait is None else milliseconds(wait, "wait") / 1000
         # Not the name: MariaDB would take `import` for `Import`.
-        self._key = _PREFIX + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
+        self._key = _PREFIX + hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=24).hexdigest()
         self._holder = self._mark = ""
 
     def acquire(self) -> bool:

@@ -14,7 +14,7 @@ import enum
 import math
 import pathlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias, TypedDict
 
 from django.db.models import Model, QuerySet
@@ -23,7 +23,7 @@ from django.utils.functional import Promise
 from django_ojs import spellings
 from django_ojs.client.otherwords import OTHER_OPTIONS
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
-from django_ojs.messages import with_article
+from django_ojs.messages import shown, with_article
 from django_ojs.rules import durations, errorobjects, names, problems, suggest
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
@@ -140,7 +140,12 @@ def checked_options(options: Mapping[str, Any], known: frozenset[str] = NAMES) -
     for name in options:
         if name not in known:
             raise TypeError(_unknown(name, known))
-    return {name: value for name, value in options.items() if value is not None}
+    # Tags that can be read once only are kept: several jobs may get them.
+    return {
+        name: tuple(value) if name == "tags" and isinstance(value, Iterator) else value
+        for name, value in options.items()
+        if value is not None
+    }
 
 
 def split_schedule(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -182,15 +187,16 @@ def milliseconds(value: Duration, name: str) -> int:
     if isinstance(value, dt.timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError(f"{name}={value!r}: give seconds, a timedelta, or a text such as '10m' or 'PT10M'.")
+        raise TypeError(f"{name}={shown(value)}: give seconds, a timedelta, or a text such as '10m' or 'PT10M'.")
     if isinstance(value, str):
         try:
             return durations.parse_duration_ms(value)
         except ValueError as error:
-            raise ValueError(f"{name}={value!r} {error}.") from None
+            raise ValueError(f"{name}={shown(value)} {error}.") from None
     if value < 0 or (isinstance(value, float) and not math.isfinite(value)):  # an int may be too long for a float
-        raise ValueError(f"{name}={value!r}: a duration is zero or more seconds.")
-    return min(math.ceil(round(value * 1000, 6)), durations.MAX_MS)
+        raise ValueError(f"{name}={shown(value)}: a duration is zero or more seconds.")
+    ms = value * 1000
+    return durations.MAX_MS if ms >= durations.MAX_MS else math.ceil(round(ms, 6))
 
 
 def _with_durations(name: str, value: Mapping[str, Any], members: Iterable[str]) -> dict[str, Any]:
@@ -211,12 +217,12 @@ def _queue(name: str, value: Any) -> dict[str, Any]:
     try:
         return {name: names.check_queue(value)}
     except ValueError as error:
-        raise ValueError(f"queue={value!r} {error}.") from None
+        raise ValueError(f"queue={shown(value)} {error}.") from None
 
 
 def _retry(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f'retry={value!r}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
+        raise TypeError(f'retry={shown(value)}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
     given = _with_durations(name, value, ("initial_interval", "max_interval"))
     for member in ("retryable_errors", "non_retryable_errors"):
         if isinstance(listed := given.get(member), list | tuple):
@@ -245,7 +251,7 @@ def _policy(name: str, value: Mapping[str, Any]) -> None:
 
 def _rate_limit(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f'rate_limit={value!r}: give a dict such as {{"key": "partner", "concurrency": 1}}.')
+        raise TypeError(f'rate_limit={shown(value)}: give a dict such as {{"key": "partner", "concurrency": 1}}.')
     given = _with_durations(name, value, ("period",))
     for member in ("rate", "throttle"):
         if isinstance(window := given.get(member), Mapping):
@@ -269,22 +275,22 @@ def _unique(name: str, value: Any) -> dict[str, Any]:
         _policy(name, given)
         return {name: given}
     if not isinstance(value, bool):
-        raise TypeError(f'unique={value!r:.80}: give True or False, or a dict such as {{"period": "1h"}}.')
+        raise TypeError(f'unique={shown(value)}: give True or False, or a dict such as {{"period": "1h"}}.')
     return {name: {}} if value else {}
 
 
 def _meta(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"meta={value!r}: give a dict.")
+        raise TypeError(f"meta={shown(value)}: give a dict.")
     check_json(dict(value), name)
     return {name: dict(value)}
 
 
 def _tags(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
-        raise TypeError(f"tags={value!r}: give a list of strings, [{value!r}].")
+        raise TypeError(f"tags={shown(value)}: give a list of strings, [{shown(value)}].")
     if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
-        raise TypeError(f"tags={value!r:.80}: give a list of strings.")
+        raise TypeError(f"tags={shown(value)}: give a list of strings.")
     return {name: list(value)}
 
 
@@ -296,16 +302,16 @@ def _delay(name: str, value: Any) -> dict[str, Any]:
 def _instant(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dt.datetime):
         raise TypeError(
-            f"{name}={value!r}: give a datetime with a time zone, such as timezone.now() + timedelta(hours=1)."
+            f"{name}={shown(value)}: give a datetime with a time zone, such as timezone.now() + timedelta(hours=1)."
         )
     if value.utcoffset() is None:
-        raise ValueError(f"{name}={value!r} has no time zone: use django.utils.timezone.make_aware(...).")
+        raise ValueError(f"{name}={shown(value)} has no time zone: use django.utils.timezone.make_aware(...).")
     try:
         if name == "at":  # the wire has milliseconds: rather a fraction of one late than early
             value += dt.timedelta(microseconds=-value.microsecond % 1000)
         return {"scheduled_at" if name == "at" else name: durations.format_instant(value)}
     except OverflowError:
-        raise ValueError(f"{name}={value!r} is not within the years 1 to 9999 of UTC.") from None
+        raise ValueError(f"{name}={shown(value)} is not within the years 1 to 9999 of UTC.") from None
 
 
 def _result_ttl(name: str, value: Any) -> dict[str, Any]:
@@ -314,15 +320,22 @@ def _result_ttl(name: str, value: Any) -> dict[str, Any]:
     return {name: math.ceil(milliseconds(value, name) / 1000)}
 
 
-def _text(name: str, value: Any) -> dict[str, Any]:
-    return {name: str(value)}
+def _id(name: str, value: Any) -> dict[str, Any]:
+    return {name: id_text(value)}
+
+
+def id_text(value: Any) -> str:
+    """The text of an id that a caller has made. Raises TypeError for what is neither a text nor a UUID."""
+    if not isinstance(value, str | uuid.UUID):
+        raise TypeError(f"id={shown(value)}: give a UUID, or its text.")
+    return str(value)
 
 
 _READERS = {
     "queue": _queue, "priority": _plain, "retry": _retry, "timeout": _limit, "visibility_timeout": _limit,
     "total_timeout": _limit, "enqueue_ttl": _limit, "heartbeat_timeout": _limit, "grace_period": _limit,
     "unique": _unique, "tags": _tags, "meta": _meta, "delay": _delay, "at": _instant, "expires_at": _instant,
-    "pending": _plain, "id": _text, "result_ttl": _result_ttl, "rate_limit": _rate_limit,
+    "pending": _plain, "id": _id, "result_ttl": _result_ttl, "rate_limit": _rate_limit,
 }  # fmt: skip
 
 
@@ -399,13 +412,13 @@ def _check(value: Any, path: str, depth: int) -> None:
         return
     if isinstance(value, float):
         if not math.isfinite(value):
-            _refuse(f"{path} is {value}, which JSON has no word for: pass None, or a string")
+            _refuse(path, f"is {value}, which JSON has no word for: pass None, or a string")
     elif isinstance(value, list | tuple | dict):
         if depth > MAX_DEPTH:
-            _refuse(f"{path} nests deeper than {MAX_DEPTH} levels, or contains itself")
+            _refuse(path, f"nests deeper than {MAX_DEPTH} levels, or contains itself")
         _check_members(value, path, depth + 1)
     else:
-        _refuse(f"{path} is {with_article(_name(value))}, which is not JSON: {_fix(value)}")
+        _refuse(path, f"is {with_article(_name(value))}, which is not JSON: {_fix(value)}")
 
 
 def _check_members(value: list[Any] | tuple[Any, ...] | dict[Any, Any], path: str, depth: int) -> None:
@@ -416,7 +429,7 @@ def _check_members(value: list[Any] | tuple[Any, ...] | dict[Any, Any], path: st
         return
     for key, item in value.items():
         if not isinstance(key, str):
-            _refuse(f"{path} has the key {key!r:.40}, and JSON has only strings as keys: pass str(...)")
+            _refuse(path, f"has the key {shown(key)}, and JSON has only strings as keys: pass str(...)")
         if type(item) not in _SCALARS:
             _check(item, f'{path}["{key}"]', depth)
 
@@ -435,5 +448,10 @@ def _fix(value: Any) -> str:
     return "pass strings, numbers, booleans, None, lists and dicts"
 
 
-def _refuse(message: str) -> NoReturn:
-    raise TypeError(f"{message}.")
+def _refuse(path: str, said: str) -> NoReturn:
+    raise TypeError(f"{brief(path)} {said}.")
+
+
+def brief(path: str) -> str:
+    """A place in a value, without the middle where it is long: that may be deep, or have long keys."""
+    return path if len(path) <= 120 else f"{path[:60]} … {path[-57:]}"

@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django_ojs.client.definition import PreparedJob
 from django_ojs.cron import schedules
 from django_ojs.errors import NotFound
-from django_ojs.messages import reason, translated
+from django_ojs.messages import reason, shown, translated
 from django_ojs.models import CronSchedule
 from django_ojs.rules import cron as rules
 
@@ -41,7 +41,7 @@ def register_schedule(
         TypeError: for what is no prepared job, and for arguments that are not JSON.
     """
     if not isinstance(job, PreparedJob):
-        raise TypeError(f"A schedule enqueues a prepared job: pass handler.s(...), not {job!r:.80}.")
+        raise TypeError(f"A schedule enqueues a prepared job: pass handler.s(...), not {shown(job)}.")
     body = {
         "name": name,
         "cron": cron,
@@ -56,6 +56,8 @@ def register_schedule(
 
 def delete_schedule(name: str) -> bool:
     """Delete a schedule, whether code, an operator or a client made it; its jobs stay. Return whether there was one."""
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a schedule is a text, not {shown(name)}.")
     try:
         schedules.delete(name)
     except NotFound:

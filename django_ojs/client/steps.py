@@ -43,9 +43,9 @@ from django_ojs.client.options import Duration, RetryOptions, attributes, check_
 from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
-from django_ojs.guard import Interrupted, may_fail, release_logging_locks, uncancelled
-from django_ojs.messages import with_article
-from django_ojs.registry import is_coroutine_function
+from django_ojs.guard import Interrupted, may_fail, release_logging_locks, threaded, uncancelled
+from django_ojs.messages import shown, with_article
+from django_ojs.registry import is_coroutine_function, unwrapped
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.approvals import ApprovalDecision, ApprovalRequest
@@ -72,6 +72,8 @@ LONGEST_PAUSE = 5.0
 OPEN_EVENT_PAUSE = 1000
 #: Milliseconds after which a job that runs under older code is looked at again by a worker with newer code.
 OLD_CODE_PAUSE = 30_000
+#: Bytes that `context.random` makes at once.
+MAX_RANDOM = 65_536
 ARGUMENTS = "$arguments"
 #: What the names of the steps begin with that the code here does: it is that of a step, or of a handler.
 _within: ContextVar[str] = ContextVar("ojs_step", default="")
@@ -557,7 +559,7 @@ class StepMethods:
         if call.has_ended:
             return await sync_to_async(call.value)()
         # A thread goes on where its task is cancelled: there the step is recorded by the call that does it.
-        once = call.aonce if is_coroutine_function(function) else sync_to_async(call.once)
+        once = call.aonce if is_coroutine_function(function) else threaded(call.once)
         with self._in_flight():
             while True:
                 value = await once(function)
@@ -584,6 +586,8 @@ class StepMethods:
         Python cannot skip a block. Without the `if` a later run does the block again, and its writes are undone.
         The writes go to the database of the jobs. Raises what `step` raises.
         """
+        if function is not None:
+            _callable(function, name)
         block = StepTransaction(self, name)
         if function is None:
             return block
@@ -595,7 +599,7 @@ class StepMethods:
     async def astep_transaction(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """`step_transaction` of an asynchronous handler: the function, which is not asynchronous, runs in a thread."""
         do: Callable[..., Any] = self.step_transaction
-        result: T = await sync_to_async(do)(name, function, *args, **kwargs)
+        result: T = await threaded(do)(name, function, *args, **kwargs)
         return result
 
     @contextlib.contextmanager
@@ -633,11 +637,17 @@ class StepMethods:
         """
         log = self._ready()
         name = _step_name(name, UNDOING) if name else log.numbered("undo")
+        _callable(undo, name)
         found = log.ask(name, Kind.UNDO)
         log.calls[name] = undo, functools.partial(_plain(undo), *args, **kwargs)
         if found is None:
             _refuse_inside_transaction(log, name)
             kept = _kept_call(undo, args, kwargs, name)
+            if kept is None and INSIDE in name:  # a step that is recorded is not done again, so nothing would find it
+                raise StepError(
+                    f"{shown(undo)} cannot undo what is done inside of a step: give a function that a module defines, "
+                    "with arguments that a step may return, or call on_failure outside of the step."
+                )
             log.add(log.new(name, Kind.UNDO, event_name=JOB_FAILED, event_key="", result=kept))
 
     async def aon_failure(self, undo: Callable[..., Any], /, *args: Any, name: str = "", **kwargs: Any) -> None:
@@ -709,7 +719,11 @@ class StepMethods:
         return UUID(value) if isinstance(value, str) else value
 
     def random(self, size: int = 16) -> str:
-        """So many random bytes as hexadecimal text, fit for a secret: the same in all runs of the job."""
+        """So many random bytes, from 1 to 65,536, as hexadecimal text, fit for a secret: the same in all runs of the
+        job."""
+        given: Any = size
+        if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MAX_RANDOM:
+            raise ValueError(f"size={shown(given)}: give a number of bytes from 1 to {MAX_RANDOM:,}.")
         value: str = self._once("random", Kind.RANDOM, functools.partial(secrets.token_hex, size))
         return value
 
@@ -737,6 +751,8 @@ class StepMethods:
 
     def sleep_until(self, instant: dt.datetime, *, name: str = "") -> None:
         """`sleep` until an instant, which has a time zone. Nothing happens where that has passed."""
+        if not isinstance(instant, dt.datetime):
+            raise TypeError(f"instant={shown(instant)}: give a datetime with a time zone. sleep() takes a length.")
         if instant.utcoffset() is None:
             raise ValueError(f"instant={instant!r} has no time zone: use django.utils.timezone.make_aware(...).")
         self._sleep(name, lambda now: instant)
@@ -1076,7 +1092,7 @@ class _Call:
         if isinstance(function, StepFunction):
             retry, timeout = retry or function.retry, function.timeout if timeout is None else timeout
             function = function.function
-        self.function = function
+        self.function = _callable(function, name)
         self._policy = _policy(retry) if retry is not None else None
         self._seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
         self._log = log = context._ready()
@@ -1353,7 +1369,7 @@ def _suspended(step: Step, now: dt.datetime) -> Suspended:
 
 def _checked_name(name: str, prefix: str = "") -> str:
     if not isinstance(name, str):
-        raise StepError(f'The name of a step is a text, not {name!r}: context.step("charge", charge, order_id).')
+        raise StepError(f'The name of a step is a text, not {shown(name)}: context.step("charge", charge, order_id).')
     printed = bool(name) and name == name.strip() and name.isprintable()
     longest = MAX_STEP_NAME - len(prefix)
     if not printed or len(name) > longest or name.startswith(RESERVED):
@@ -1383,6 +1399,16 @@ def _placed(name: str) -> str:
             "give them shorter names."
         )
     return placed
+
+
+def _callable(function: Any, name: str) -> Any:
+    """The function of a step. Raises StepError for what cannot be called, such as what a call has returned."""
+    if not callable(function):
+        raise StepError(
+            f"The step {name!r} takes a function and its arguments, not {shown(function)}: write "
+            'context.step("charge", charge, order_id), not context.step("charge", charge(order_id)).'
+        )
+    return function
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -1418,7 +1444,7 @@ def _check_event(field: str, text: str) -> None:
     try:
         check_event(field, text)
     except InvalidRequest as error:
-        raise StepError(f"{error.message} This is none: {text!r:.300}.") from None
+        raise StepError(f"{error.message} This is none: {shown(text)}.") from None
 
 
 def _policy(retry: RetryOptions) -> retrypolicy.RetryPolicy:
@@ -1485,6 +1511,11 @@ def step(
     Its name is that of the function, unless `name` gives another. Elsewhere it is the function that it was, also in a
     thread that the handler starts without its context (`contextvars.copy_context`).
     """
-    if function is not None:
-        return StepFunction(function, name or function.__name__, retry, timeout)
-    return lambda function: StepFunction(function, name or function.__name__, retry, timeout)
+
+    def decorate(function: Callable[P, R_co]) -> StepFunction[P, R_co]:
+        if not callable(function):
+            raise StepError(f"@step stands above a function, not {shown(function)}.")
+        called = name or getattr(unwrapped(function), "__name__", "")
+        return StepFunction(function, called, retry, timeout)
+
+    return decorate if function is None else decorate(function)

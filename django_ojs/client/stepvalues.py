@@ -19,8 +19,8 @@ from django.apps import apps
 from django.db.models import Model
 
 from django_ojs import jsontext
-from django_ojs.client.options import check_json
-from django_ojs.messages import with_article
+from django_ojs.client.options import brief, check_json
+from django_ojs.messages import shown, with_article
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -78,6 +78,8 @@ def step_type(
     """
 
     def decorate(kind: C) -> C:
+        if not isinstance(kind, type):
+            raise TypeError(f"step_type takes a class, not {shown(kind)}.")
         to: Callable[[Any], Any]
         back: Callable[[Any], Any]
         if encode is None and decode is None and dataclasses.is_dataclass(kind):
@@ -151,7 +153,7 @@ def _encoded(value: Any, path: str, depth: int) -> Any:
     if value is None or kind in (str, int, float, bool, jsontext.ExactNumber):
         return value
     if depth > jsontext.MAX_DEPTH:
-        raise TypeError(f"{path} is nested deeper than {jsontext.MAX_DEPTH}.")
+        raise TypeError(f"{brief(path)} nests deeper than {jsontext.MAX_DEPTH} levels, or contains itself.")
     if kind is list:
         return [_encoded(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if kind is dict:
@@ -162,14 +164,14 @@ def _encoded(value: Any, path: str, depth: int) -> Any:
         return {TAG: codec.name, VALUE: _encoded(codec.encode(value), path, depth + 1)}
     name = with_article(f"{kind.__module__}.{kind.__qualname__}")
     raise TypeError(
-        f"{path} is {name}, which a step cannot keep: return strings, numbers, "
+        f"{brief(path)} is {name}, which a step cannot keep: return strings, numbers, "
         "booleans, None, lists, dicts, dates, decimals, UUIDs or rows of models, or register the class with "
         "django_ojs.step_type."
     )
 
 
 def _encoded_dict(value: Mapping[Any, Any], path: str, depth: int) -> Any:
-    items = {key: _encoded(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()}
+    items = {key: _encoded(item, f"{path}[{shown(key)}]", depth + 1) for key, item in value.items()}
     if all(type(key) is str for key in items) and TAG not in items:
         return items
     # Keys that are no strings, and an object of the caller's that looks like one of ours.

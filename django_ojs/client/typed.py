@@ -20,7 +20,7 @@ from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
 from django_ojs.client.options import decode_arguments, encode_arguments
-from django_ojs.messages import with_article
+from django_ojs.messages import shown, with_article
 from django_ojs.registry import InvalidHandler
 
 KNOWN = (
@@ -140,7 +140,7 @@ def _converted(way: str, name: str, converter: Converter | None, value: Any) -> 
     try:
         return getattr(converter, way)(value)
     except (TypeError, ValueError, InvalidOperation) as error:
-        raise TypeError(f"The argument {name} cannot be {value!r:.100}: {error}") from None
+        raise TypeError(f"The argument {name} cannot be {shown(value)}: {error}") from None
 
 
 def _sequence(value: Any) -> Sequence[Any]:

@@ -22,11 +22,12 @@ from asgiref.sync import sync_to_async
 
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import Handle, JobHandle
-from django_ojs.client.options import TimedOptions, attributes, checked_options
+from django_ojs.client.options import TimedOptions, attributes, checked_options, id_text
 from django_ojs.client.otherwords import OF_WORKFLOW, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.faults import or_migrate
+from django_ojs.messages import shown
 from django_ojs.rules import workflowgraph, workflows
 
 if TYPE_CHECKING:
@@ -64,20 +65,25 @@ class PreparedWorkflow(OtherWords):
         called so are such callbacks anyway.
         """
         callbacks = callback_type or {}
-        for argument, given in (("after", after), ("callback_type", callbacks)):
+        arguments: tuple[tuple[str, Any], ...] = ("steps", steps), ("after", after), ("callback_type", callbacks)
+        for argument, given in arguments:
+            if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+                raise TypeError(f"{argument}={shown(given)}: give a dict by the names of the steps.")
             if unknown := sorted(set(given) - set(steps)):
                 listed = ", ".join(steps)
                 raise ValueError(f"{argument}= speaks of {unknown[0]!r}, which is none of the steps {listed}.")
         documents = []
         for name, part in steps.items():
             names = after.get(name, ())
+            if not isinstance(names, Iterable):
+                raise TypeError(f"after={{{name!r}: {shown(names)}}}: give the names of the steps that it waits for.")
             waits = [names] if isinstance(names, str) else list(names)
             document = {**_document(part), "id": name, "depends_on": waits}
             if (kind := callbacks.get(name)) is not None:
                 if kind not in workflowgraph.CALLBACKS or not waits:
                     raise ValueError(
-                        f"callback_type={{{name!r}: {kind!r}}}: give {', '.join(workflowgraph.CALLBACKS)}, for a step "
-                        "that after= lets wait for others."
+                        f"callback_type={{{name!r}: {shown(kind)}}}: give {', '.join(workflowgraph.CALLBACKS)}, for a "
+                        "step that after= lets wait for others."
                     )
                 document["options"] = {**document.get("options", {}), "callback_type": kind}
             documents.append(document)
@@ -104,7 +110,7 @@ class PreparedWorkflow(OtherWords):
         if name:
             document["name"] = name
         if id is not None:
-            document["id"] = workflows.check_id(str(id))
+            document["id"] = workflows.check_id(id_text(id))
         if given := attributes(checked_options(options)):
             nested = given.pop("options", {})
             document["options"] = {**given, **nested}
@@ -293,6 +299,8 @@ def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
     """Return the workflow with this id. Raises NotFound."""
     from django_ojs.workflows import workflow
 
+    if not isinstance(id, str | uuid.UUID):
+        raise NotFound.resource("workflow", shown(id))
     return WorkflowHandle(or_migrate(workflow.info)(workflow.identify(str(id))))
 
 
@@ -310,5 +318,5 @@ def _documents(parts: Sequence[WorkflowPart], where: str) -> list[dict[str, Any]
 
 def _document(part: WorkflowPart) -> dict[str, Any]:
     if not isinstance(part, PreparedJob | PreparedWorkflow):
-        raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {part!r:.80}.")
+        raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {shown(part)}.")
     return part.member() if isinstance(part, PreparedJob) else part.document()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError
 
@@ -18,6 +18,10 @@ from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule
 from django_ojs.rules import cron
 from django_ojs.rules.cron import CronSpec
+from django_ojs.rules.names import is_storable
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 #: How many ended runs of a schedule its history shows.
 KEPT_RUNS = 100
@@ -61,10 +65,7 @@ def register(
 
 def get(name: str, *, using: str | None = None) -> CronSchedule:
     """The schedule of this name. Raises `NotFound`."""
-    found = CronSchedule.objects.using(database(using)).filter(pk=name).first()
-    if found is None:
-        raise NotFound.resource("cron", name)
-    return found
+    return _only(CronSchedule.objects.using(database(using)), name)
 
 
 def update(
@@ -172,7 +173,11 @@ def aim_again(*, using: str | None = None) -> int:
 
 def lock(name: str, using: str) -> CronSchedule:
     """The schedule, locked until the end of the transaction. Raises `NotFound`."""
-    found = CronSchedule.objects.using(using).select_for_update().filter(pk=name).first()
+    return _only(CronSchedule.objects.using(using).select_for_update(), name)
+
+
+def _only(schedules: QuerySet[CronSchedule], name: str) -> CronSchedule:
+    found = schedules.filter(pk=name).first() if is_storable(name) else None
     if found is None:
         raise NotFound.resource("cron", name)
     return found

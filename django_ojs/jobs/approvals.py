@@ -37,7 +37,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.hooks import replaceable
 from django_ojs.jobs import promote, steps
 from django_ojs.lifecycle.ended import jobs_ended
-from django_ojs.messages import phrase
+from django_ojs.messages import phrase, shown
 from django_ojs.models import Approval, ApprovalAssignee, Job, JobStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
@@ -96,7 +96,9 @@ class Decider:
 
     @classmethod
     def of(cls, user: Any) -> Decider:
-        """A user of the site."""
+        """A user of the site. Raises TypeError for what is none."""
+        if not hasattr(user, "get_username"):
+            raise TypeError(f"by={shown(user)}: give a user, such as request.user.")
         may_all = bool(getattr(user, "is_superuser", False) and getattr(user, "is_active", True))
         return cls(f"user:{user.get_username()}", user, may_all=may_all)
 

@@ -208,9 +208,10 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def positive(text: str) -> int:
     """A whole number above zero."""
-    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
-    return int(text)
+    number = jsontext.digits(text)
+    if not number or number >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number above zero and below {2**31:,}")
+    return number
 
 
 def name_argument(text: str) -> str:

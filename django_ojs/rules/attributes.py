@@ -349,6 +349,7 @@ def parse_priority(value: object, levels: Mapping[str, int]) -> int:
     if (
         isinstance(value, int | float | Decimal)
         and not isinstance(value, bool)
+        and value == value
         and MIN_PRIORITY <= value <= MAX_PRIORITY
     ):
         number = int(value)

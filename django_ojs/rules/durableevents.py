@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.messages import phrase
+from django_ojs.messages import phrase, shown
 
 #: Characters that a name or a key may have.
 MAX_LENGTH = 200
@@ -31,5 +31,8 @@ def check(field: str, text: object) -> None:
             "The %(field)s of an event has %(least)s to %(most)s printable characters, none of them a space at an end.",
             field=field, least=least, most=MAX_LENGTH,
         ),
-        details={"field": field, "expected": "string", "received": str(text)[:MAX_LENGTH]},
+        details={
+            "field": field, "expected": "string",
+            "received": text[:MAX_LENGTH] if isinstance(text, str) else shown(text),
+        },
     )  # fmt: skip

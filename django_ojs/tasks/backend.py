@@ -10,19 +10,22 @@ import datetime as dt
 import functools
 import inspect
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 
+from django_ojs import jsontext
 from django_ojs.client.context import JobContext
 from django_ojs.client.definition import JobDefinition, PreparedJob, check_schedule, push_prepared
 from django_ojs.client.handle import JobHandle, get_job
-from django_ojs.client.options import SCHEDULE_NAMES, ScheduleOptions, checked_options, encode_arguments
+from django_ojs.client.options import SCHEDULE_NAMES, ScheduleOptions, check_json, checked_options, encode_arguments
 from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.guard import Interrupted, log_fault, may_fail, may_fail_inside
 from django_ojs.hooks import together
+from django_ojs.messages import shown
 from django_ojs.registry import InvalidHandler, is_coroutine_function, registry
 from django_ojs.rules import names
 from django_ojs.states import TERMINAL
@@ -68,6 +71,7 @@ class OJSBackend(BaseTaskBackend):
 
     def validate_task(self, task: AnyTask) -> None:
         """Raise InvalidTask for what Django or OJS does not allow. Register a task that may run."""
+        _check_kinds(task)
         if isinstance(task.run_after, dt.timedelta):  # documented for all backends, and unknown to their base
             super().validate_task(variant(task, run_after=None))
         else:
@@ -93,7 +97,13 @@ class OJSBackend(BaseTaskBackend):
         options["retry"] = policy(task, self.options)
         if task.backend != definition.task.backend:
             options["meta"] = {results.ALIAS_IN_META: task.backend}
-        encoded = plain(encode_arguments(args, kwargs))
+        given = encode_arguments(args, kwargs)
+        try:
+            encoded = plain(given)
+        except (TypeError, ValueError, RecursionError):
+            check_json(given, "args")  # these two say where, and what to pass instead
+            jsontext.dumps(given)
+            raise
 
         def store() -> tuple[results.OJSTaskResult, JobHandle]:
             (handle,) = push_prepared([PreparedJob(definition.type, encoded, options)])
@@ -124,6 +134,18 @@ class OJSBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> list[Any]:
         """E201, E202, W201: what is wrong with this backend's settings."""
         return list(check_backend(self))
+
+
+def _check_kinds(task: AnyTask) -> None:
+    """Raise InvalidTask for options of a kind that their base class does not expect, and calculates with."""
+    given: tuple[Any, Any, Any] = task.priority, task.queue_name, task.run_after
+    priority, queue, after = given
+    if not isinstance(priority, int | float) or (isinstance(priority, float) and not math.isfinite(priority)):
+        raise InvalidTask(f"priority={shown(priority)}: it must be a whole number between -100 and 100.")
+    if not isinstance(queue, str):
+        raise InvalidTask(f"queue_name={shown(queue)}: give the name of a queue.")
+    if not isinstance(after, dt.datetime | dt.timedelta | None):
+        raise InvalidTask(f"run_after={shown(after)}: give an aware datetime, or a timedelta.")
 
 
 _EXCEPTION = "django_ojs.tasks.exception"  #: the key of `context.metadata` under which the function's exception is kept
@@ -207,7 +229,7 @@ def scheduled(**options: Unpack[ScheduleOptions]) -> Callable[[T], T]:
 
     def declare(task: Any) -> Any:
         if not hasattr(task, "module_path"):
-            raise TypeError(f"@scheduled(...) stands above @task, and got {task!r:.80}.")
+            raise TypeError(f"@scheduled(...) stands above @task, and got {shown(task)}.")
         if not isinstance(task_backends[task.backend], OJSBackend):
             return task
         definition = register(task, task_backends[task.backend].options)

@@ -9,6 +9,7 @@ from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as Caution
 
 from django_ojs.errors import OJSError
+from django_ojs.messages import shown
 from django_ojs.rules import names, suggest
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ def check_backend(backend: OJSBackend) -> Iterator[CheckMessage]:
         except ValueError as error:
             hint = "Rename it here and in @task(queue_name=...): OJS allows hyphens where you may have underscores."
             yield Error(f"{where}: the queue {queue!r} {error}.", hint=hint, id="django_ojs.E201")
+    if not isinstance(backend.options, dict):
+        hint = 'For instance OPTIONS = {"max_attempts": 5, "backoff": "2s"}.'
+        yield Error(f"{where}: OPTIONS is {shown(backend.options)}, and no dict.", hint=hint, id="django_ojs.E202")
+        return
     for name in backend.options:
         if name not in KNOWN:
             near = suggest.nearest(str(name), KNOWN)

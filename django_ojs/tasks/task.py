@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from django_ojs.client.options import Duration, attributes, milliseconds
 from django_ojs.errors import OJSError
+from django_ojs.messages import shown
 from django_ojs.rules import durations, names
 
 #: Whether this Django is older than its Tasks framework.
@@ -104,6 +105,8 @@ class OJSTask(AnyTask):
         backoff: TaskBackoff | None = None,
     ) -> Self:
         """Return the same task with other options. A timedelta counts from `enqueue()`, not from this call."""
+        if backend is not None and not isinstance(backend, str):
+            raise InvalidTask(f"backend={shown(backend)}: give the alias of a backend in TASKS.")
         given: dict[str, Any] = {
             "priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend,
             "max_attempts": max_attempts, "backoff": backoff,
@@ -134,6 +137,8 @@ def _segment(text: str) -> str:
 
 def policy(task: AnyTask, options: Mapping[str, Any]) -> dict[str, Any]:
     """The `retry` of the task's jobs, checked. Raises InvalidTask."""
+    if not isinstance(options, Mapping):
+        raise InvalidTask(f"The OPTIONS of the backend {task.backend!r} are {shown(options)}, and no dict.")
     own = getattr(task, "backoff", None)
     attempts = getattr(task, "max_attempts", None)
     attempts = options.get("max_attempts", 1) if attempts is None else attempts
@@ -148,7 +153,7 @@ def policy(task: AnyTask, options: Mapping[str, Any]) -> dict[str, Any]:
 def retries(attempts: Any, backoff: Any) -> dict[str, Any]:
     """The retry policy for two options. Raises TypeError, ValueError or InvalidRetryPolicy."""
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise ValueError(f"max_attempts={attempts!r}: give a whole number from 1 on, the first attempt included.")
+        raise ValueError(f"max_attempts={shown(attempts)}: give a whole number from 1 on, the first attempt included.")
     found: dict[str, Any] = {"max_attempts": attempts}
     if isinstance(backoff, Mapping):
         if "max_attempts" in backoff:

@@ -15,6 +15,7 @@ from django_ojs.client.running import running
 from django_ojs.client.steps import Durable, MemorySteps, StepError, StepLog
 from django_ojs.conf import ojs_settings
 from django_ojs.jobs.checkpoints import Kept
+from django_ojs.messages import shown
 from django_ojs.models.job import blank_row
 from django_ojs.registry import registry
 from django_ojs.rules import errorobjects, retrypolicy
@@ -55,6 +56,14 @@ def job_context(
 
     Raises TypeError for arguments and meta that are not JSON.
     """
+    name = name_of(type)
+    for argument, given, kind in (("args", args, Sequence), ("meta", meta or {}, Mapping),
+                                  ("parent_results", parent_results, Sequence)):  # fmt: skip
+        if not isinstance(given, kind) or isinstance(given, str | bytes):
+            raise TypeError(f"{argument}={shown(given)}: give a {'dict' if kind is Mapping else 'list'}.")
+    for argument, number in (("attempt", attempt), ("max_attempts", max_attempts)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise TypeError(f"{argument}={shown(number)}: give a whole number.")
     check_json(list(args), "args")
     check_json(dict(meta or {}), "meta")
     check_json(list(parent_results), "parent_results")
@@ -62,7 +71,7 @@ def job_context(
     definition: Any = registry.get(type) if isinstance(type, str) else type
     options = {} if definition is None else definition._options
     row = blank_row(
-        now, id=new_job_id(), type=name_of(type), queue=queue or options.get("queue", "default"),
+        now, id=new_job_id(), type=name, queue=queue or options.get("queue", "default"),
         state=State.ACTIVE.value, args=jsontext.dumps(list(args)), meta=jsontext.dumps(dict(meta or {})),
         attempt=attempt, max_attempts=_most_attempts(options) if max_attempts is None else max_attempts, started_at=now,
     )  # fmt: skip

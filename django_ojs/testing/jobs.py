@@ -27,6 +27,7 @@ from django_ojs.errors import NotFound
 from django_ojs.hooks import doubles
 from django_ojs.jobs import schemas
 from django_ojs.jobs.candidates import Pushed, PushOutcome
+from django_ojs.messages import shown
 from django_ojs.queues import configuration
 from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant
@@ -76,6 +77,8 @@ def how_often(times: int | None, count: int | None, done: str = "") -> int | Non
 
 
 def name_of(type: JobType) -> str:
+    if not isinstance(type, str | Enqueuer):
+        raise TypeError(f"A job type is its name, such as 'email.send', or its handler, not {shown(type)}.")
     return type if isinstance(type, str) else type.type
 
 

@@ -25,6 +25,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
 from django_ojs.rules.ids import new_id, new_job_id
+from django_ojs.rules.names import is_storable
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
@@ -126,7 +127,7 @@ def keys_of(texts: Sequence[str], *, using: str | None = None) -> tuple[uuid.UUI
         if len(text) == 36:
             with contextlib.suppress(ValueError):
                 keys[text] = uuid.UUID(text)
-    if own := {text for text in texts if text not in keys and "\0" not in text}:
+    if own := {text for text in texts if text not in keys and is_storable(text)}:
         found = Workflow.objects.using(database(using)).filter(own_id__in=own)
         keys |= {str(name): key for name, key in found.values_list("own_id", "pk")}
     return tuple(keys.get(text, _NONE) for text in texts)

@@ -17,9 +17,9 @@ from django.db import models
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
-from django_ojs import JobContext, job
+from django_ojs import JobContext, job, jsontext
 from django_ojs.client.options import check_json
-from django_ojs.jsontext import ExactNumber
+from django_ojs.jsontext import ExactNumber, JSONTextError
 from django_ojs.registry import Registry
 
 
@@ -82,8 +82,16 @@ def test_keys_that_are_not_strings_are_refused() -> None:
 def test_a_value_that_contains_itself_is_refused_and_not_followed_for_ever() -> None:
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(TypeError, match="contains itself"):
+    with pytest.raises(TypeError, match="contains itself") as caught:
         check_json(value, "args[0]")
+    assert len(str(caught.value)) < 200, "the way to it is not told in full"
+
+
+def test_a_number_that_python_does_not_write_is_told_in_words() -> None:
+    with pytest.raises(JSONTextError, match=r"too long: it has more than 4,300 digits\.$"):
+        jsontext.dumps([10**5000])
+    with pytest.raises(TypeError, match=r"has the key <int>"):
+        check_json({10**5000: 1}, "args[0]")
 
 
 def test_a_call_is_refused_where_the_handler_would_refuse_it(handlers: Registry) -> None:

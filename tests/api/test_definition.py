@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,6 +94,50 @@ def test_two_handlers_of_one_type_are_refused(handlers: Registry) -> None:
     assert handlers.get("email.send") is first
 
 
+def test_two_handlers_without_names_of_their_own_are_two(handlers: Registry) -> None:
+    first, second = partial(print, 1), partial(repr, 1)
+    for one, other in ((lambda: 1, second), (first, second)):
+        with handlers.isolated():
+            kept = job("email.send")(one)
+            job("email.send")(other)
+            assert "two handlers" in told(handlers)
+            assert handlers.get("email.send") is kept
+    assert "two handlers" not in told(handlers)
+    job("email.send")(lambda: 1)
+    job("email.send")(lambda: 2)
+    assert re.search(r"<lambda> of line \d+ and .*<lambda> of line \d+", told(handlers))
+
+
+@pytest.mark.parametrize("odd", [None, 5, "send", Registry, dict, classmethod(print), property(print)])
+def test_what_is_no_function_is_told(handlers: Registry, odd: Any) -> None:
+    job("email.send")(odd)
+    assert "stands above a function, not " in told(handlers)
+    assert handlers.types() == []
+
+
+def test_a_handler_of_another_type_is_no_function(handlers: Registry) -> None:
+    """It took over the other's type, and had none of its own."""
+    inner = job("email.inner")(lambda: 1)
+    assert job("email.outer")(inner).type == "email.outer"
+    assert "it stands above a function, not <job email.inner: " in told(handlers)
+
+
+def test_what_a_function_has_is_not_taken_for_what_its_job_has(handlers: Registry) -> None:
+    def send() -> int:
+        return 7
+
+    for name in ("type", "queue", "handler", "options", "enqueue"):
+        setattr(send, name, "its own")
+    send.note = "its own"  # type: ignore[attr-defined]
+    found = job("email.send", queue="mail")(send)
+    assert (found.type, found.queue, found.handler, found.note) == ("email.send", "mail", send, "its own")  # type: ignore[attr-defined]
+    assert (found.options(queue="q").s().options["queue"], found()) == ("q", 7)
+
+
+def test_a_partial_is_shown_by_its_function(handlers: Registry) -> None:
+    assert repr(job("email.send")(partial(print, 1))) == "<job email.send: builtins.print>"
+
+
 def test_a_reloaded_module_may_define_its_handlers_again(handlers: Registry) -> None:
     def define() -> Any:
         @job("email.send")
@@ -135,6 +180,8 @@ def test_functions_that_no_call_runs_to_its_end_are_refused(handlers: Registry) 
         ({"context": "yes"}, "context='yes'"),
         ({"inline": 1}, "inline=1"),
         ({"transactional": 3}, "transactional=3"),
+        ({"durable": "a\0"}, "durable='a\\x00'"),
+        ({"retry_if": 5}, "retry_if=5"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

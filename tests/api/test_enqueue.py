@@ -192,6 +192,31 @@ def test_many_takes_handlers_and_names(send: Any) -> None:
         enqueue_many(["report.make"])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("odd", [None, 5, ["a"], {}, b"a.b", object()])
+def test_what_is_no_job_type_is_refused_with_what_to_write(odd: Any) -> None:
+    for call in (lambda: enqueue(odd, 1), lambda: enqueue_many([(odd, [1])])):
+        with pytest.raises(TypeError, match=r'^A job type is a text, such as "email\.send", not '):
+            call()
+
+
+def test_what_was_made_to_be_enqueued_is_no_job_type(send: Any) -> None:
+    for odd in (send, send.options(queue="q"), send.s("a", "b"), chain(send.s("a", "b"))):
+        with pytest.raises(TypeError, match=r"by its own enqueue\(\), and what \.s\(\) has made by enqueue_many"):
+            enqueue(odd, "a", "b")
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "odd", [None, 5, "a.b", {"a.b": [1]}, ["a.b"], [None], [("a.b", 5)], [("a.b", "ab")], [("a.b", [], None)],
+            [("a.b", [], {5: 1})], [("a.b", [], [("queue", "q")])], [["a.b", []]]],
+)  # fmt: skip
+def test_many_takes_nothing_but_jobs(send: Any, odd: Any) -> None:
+    for jobs in (odd, [send.s("a", "b"), *odd] if isinstance(odd, list) else send.s("a", "b")):
+        with pytest.raises(TypeError, match=r"^enqueue_many takes a list of jobs, each handler\.s"):
+            enqueue_many(jobs)
+    assert not Job.objects.exists()
+
+
 def test_many_is_all_or_nothing(send: Any) -> None:
     with pytest.raises(TypeError):
         enqueue_many([send.s("a", "b"), ("report.make", [object()])])

@@ -43,7 +43,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 
 def test_names_are_told_apart_on_every_database() -> None:
-    held = [lock(name, timeout="10m") for name in ("import", "Import", "\u00efmport", "import ", "i" * 200)]
+    held = [lock(name, timeout="10m") for name in ("import", "Import", "\u00efmport", "import ", "i" * 200, "\ud800")]
     assert all(one.acquire() for one in held)
     for one in held:
         one.release()

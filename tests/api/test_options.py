@@ -89,6 +89,7 @@ def test_options_become_attributes(options: dict[str, Any], expected: dict[str, 
         ({"rate_limit": 5}, TypeError, "concurrency"),
         ({"rate_limit": {"key": "k", "concurrency": -1}}, OJSError, "rate_limit.concurrency"),
         ({"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "delay": 5}, TypeError, "not both"),
+        ({"delay": -(10**5000)}, ValueError, "^delay=<int>: a duration is zero or more"),
     ],
 )
 def test_mistaken_options_name_themselves(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -104,6 +105,12 @@ def test_a_policy_of_the_wrong_kind_names_itself_also_over_that_of_the_handler()
 
 def test_a_duration_of_any_length_is_one() -> None:
     assert milliseconds(10**400, "delay") == durations.MAX_MS
+    assert milliseconds(1e308, "delay") == durations.MAX_MS
+
+
+def test_tags_that_can_be_read_once_only_are_those_of_each_job() -> None:
+    options = checked_options({"tags": (tag for tag in "ab")})
+    assert [attributes(options) for _ in range(2)] == [{"tags": ["a", "b"]}] * 2
 
 
 def test_an_unknown_option_gets_a_suggestion() -> None:

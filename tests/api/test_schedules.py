@@ -59,6 +59,9 @@ def redeploy(handlers: Registry) -> Callable[[], None]:
         ({"overlap": "never"}, "overlap_policy: must be one of skip"),
         ({"cron_args": ["a", 1, 2]}, "cannot take these arguments"),
         ({"cron_args": [{1}]}, "cron_args do not fit"),
+        ({"cron_args": "ab"}, "cron_args do not fit. Give a list of arguments, such as [7], not 'ab'."),
+        ({"cron_args": 5}, "cron_args do not fit. Give a list of arguments, such as [7], not 5."),
+        ({"cron_name": ""}, "name: must be"),
         ({"cron_name": "My Report"}, "name: must be"),
     ],
 )
@@ -479,6 +482,14 @@ def test_code_makes_changes_and_deletes_schedules_while_the_site_runs(make: Any)
         raise ZeroDivisionError
     assert CronSchedule.objects.exists()
     assert (delete_schedule("sync-17"), delete_schedule("sync-17")) == (True, False)
+
+
+@pytest.mark.django_db
+def test_a_name_that_no_schedule_can_have_deletes_none() -> None:
+    assert [delete_schedule(name) for name in ("a\0", "a\ud800", "")] == [False] * 3
+    name: Any = None
+    with pytest.raises(TypeError, match=r"^The name of a schedule is a text, not None\.$"):
+        delete_schedule(name)
 
 
 @pytest.mark.django_db

@@ -138,3 +138,11 @@ def test_revoke_asks_and_a_no_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert asked == ["Revoke the API key 'billing' (never used) for ever? [y/N] "]
     key.refresh_from_db()
     assert key.revoked_at is None
+
+
+@pytest.mark.parametrize("option", ["--queue", "--type"])
+def test_an_empty_limit_makes_no_key_without_limits(option: str) -> None:
+    """It is a variable of a shell that is not set."""
+    with pytest.raises(CommandError, match=f"^{option}: '' is no "):
+        run("create", "ci", "--scope", "push", f"{option}=")
+    assert not APIKey.objects.exists()

@@ -36,3 +36,17 @@ def test_a_user_of_the_system_may_be_called_anything(monkeypatch: pytest.MonkeyP
 def test_a_name_that_no_database_holds_is_a_mistake_of_the_caller(line: str) -> None:
     with pytest.raises(CommandError, match="Error: argument"):
         call_command(*line.split(), stdout=io.StringIO())
+
+
+@pytest.mark.parametrize("option", ["types", "queues", "job-types", "job", "workflow", "since", "after"])
+def test_a_filter_of_events_that_is_empty_does_not_show_all(option: str) -> None:
+    for text in ("", " , "):
+        with pytest.raises(CommandError, match="it is empty: leave it out for all"):
+            call_command("ojs_events", f"--{option}={text}")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, str(2**31), "10000000000000000000000"])
+def test_a_number_that_is_too_large_is_a_mistake_of_the_caller(number: str) -> None:
+    for line in (["ojs_events", "--limit"], ["ojs_jobs", "list", "--limit"], ["ojs_bulk", "show"]):
+        with pytest.raises(CommandError, match=r"is not a number above zero and below 2,147,483,648$"):
+            call_command(*line, number)

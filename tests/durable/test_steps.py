@@ -189,6 +189,28 @@ def test_what_cannot_be_kept_is_refused_where_it_is_returned(jobs: WorkerJobs) -
         stepvalues.decode('{"$type":"gone.Away","value":1}')
 
 
+def test_what_is_no_function_is_refused_before_anything_is_recorded(jobs: WorkerJobs) -> None:
+    context = job_context()
+    for call in (context.step, context.step_transaction, lambda name, odd: context.on_failure(odd, name=name)):
+        with pytest.raises(StepError, match=r"takes a function and its arguments, not 'done': write context\.step\("):
+            call("charge", "done")
+    assert context.step("charge", int) == 0
+
+
+@pytest.mark.parametrize("odd", ["tomorrow", 5, None, dt.date(2026, 1, 1)])
+def test_what_is_no_instant_is_refused(odd: Any) -> None:
+    with pytest.raises(TypeError, match=r"^instant=.*: give a datetime with a time zone\. sleep\(\) takes a length\.$"):
+        job_context().sleep_until(odd)
+
+
+@pytest.mark.timeout(60)
+async def test_a_step_in_a_thread_may_raise_stop_iteration() -> None:
+    """No future of asyncio's takes it before Python 3.12: the handler waited for ever."""
+    context = job_context()
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await context.astep("first", next, iter([]))
+
+
 def test_names_are_unique_in_a_run_and_well_formed(jobs: WorkerJobs) -> None:
     context = job_context()
     context.step("a", int)

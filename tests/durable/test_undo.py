@@ -742,3 +742,22 @@ def test_a_client_cannot_keep_others_from_a_retry(jobs: WorkerJobs) -> None:
     push([{"type": "a.forged", "args": [], "parent_id": str(plain["id"]), "x_compensates": str(plain["id"])}])
     (revived,) = retry.retry([plain["id"]])
     assert not isinstance(revived, OJSError)
+
+
+@pytest.mark.parametrize("undoing", [lambda: None, [undo, object()]], ids=["a lambda", "what cannot be kept"])
+def test_what_undoes_a_step_from_inside_of_it_can_be_found_again_or_is_refused(jobs: WorkerJobs, undoing: Any) -> None:
+    """The step is not done again, so the handler would not come to it: that was told when the job had failed."""
+
+    @job("order.pay", durable=True, retry=ONCE)
+    def pay(context: JobContext) -> None:
+        def charge() -> None:
+            context.on_failure(*(undoing if isinstance(undoing, list) else [undoing]))
+
+        context.step("charge", charge)
+
+    handle = pay.enqueue()
+    jobs.drain()
+    error = handle.refresh().error
+    assert error is not None
+    assert (error["type"], JobStep.objects.filter(kind="undo").count()) == ("StepError", 0)
+    assert "give a function that a module defines" in error["message"]

@@ -164,6 +164,43 @@ def test_arguments_without_json_are_refused_and_nothing_is_stored(value: Any) ->
     assert not Job.objects.exists()
 
 
+def test_what_json_does_not_know_is_told_with_its_place_and_the_fix() -> None:
+    with pytest.raises(TypeError, match=r"^args\[0\] is a set, which is not JSON: pass sorted"):
+        tasks.echo.enqueue({1})
+    with pytest.raises(TypeError, match=r'"key"\]\["on"\] is a datetime\.date, which is not JSON: pass \.isoformat'):
+        tasks.echo.enqueue(key={"on": dt.date(2026, 1, 1)})
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(TypeError, match="nests deeper than 200 levels, or contains itself"):
+        tasks.echo.enqueue(circle)
+    with pytest.raises(ValueError, match=r"it has more than 4,300 digits\.$"):
+        tasks.echo.enqueue(10**5000)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "option, odd",
+    [
+        ("priority", "high"), ("priority", None.__class__), ("priority", float("nan")),
+        ("queue_name", 5), ("queue_name", ["mail"]), ("run_after", "tomorrow"), ("run_after", dt.date(2030, 1, 1)),
+        ("backend", 5), ("max_attempts", "5"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_option_of_another_kind_is_refused_by_its_name(option: str, odd: Any) -> None:
+    with pytest.raises(InvalidTask, match=f"{option}="):
+        tasks.add.using(**{option: odd})
+
+
+@pytest.mark.parametrize("odd", [None, 5, "max_attempts=5", ["max_attempts"]])
+def test_options_that_are_no_dict_are_told(settings: Any, odd: Any) -> None:
+    settings.TASKS = {"default": {"BACKEND": "django_ojs.tasks.OJSBackend", "QUEUES": [], "OPTIONS": odd}}
+    (found,) = task_backends["default"].check()
+    assert (found.id, "and no dict" in found.msg) == ("django_ojs.E202", True)
+    with pytest.raises(InvalidTask, match="and no dict"):
+        tasks.add.enqueue(1)
+
+
 def test_a_task_that_is_enqueued_in_a_transaction_shares_its_fate(
     transactional_db: None, seen: list[Any], drain: Drain
 ) -> None:

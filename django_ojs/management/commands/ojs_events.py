@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import sys
 import time
@@ -19,7 +20,7 @@ from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.faults import passes
-from django_ojs.management.shell import ShellCommand, name_argument, refuse_unmigrated
+from django_ojs.management.shell import ShellCommand, name_argument, positive, refuse_unmigrated
 from django_ojs.output import one_line
 from django_ojs.rules import durations
 from django_ojs.rules.ids import parse_id
@@ -51,23 +52,19 @@ class Command(ShellCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--types", type=name_argument, default="", help="event types, comma-separated; job.* for all of jobs"
-        )
-        parser.add_argument("--queues", type=name_argument, default="", help="queues, comma-separated")
-        parser.add_argument("--job-types", type=name_argument, default="", help="job types, comma-separated")
-        parser.add_argument("--job", default="", metavar="ID", help="one job")
-        parser.add_argument("--workflow", type=name_argument, default="", metavar="ID", help="one workflow")
-        parser.add_argument("--since", default="", help="how long ago (10m, 2h, PT10M) or when (2026-01-15T12:00:00Z)")
-        parser.add_argument("--after", default="", metavar="ID", help="the events behind this one")
+        parser.add_argument("--types", type=_given, help="event types, comma-separated; job.* for all of jobs")
+        parser.add_argument("--queues", type=_given, help="queues, comma-separated")
+        parser.add_argument("--job-types", type=_given, help="job types, comma-separated")
+        parser.add_argument("--job", type=_given, metavar="ID", help="one job")
+        parser.add_argument("--workflow", type=_given, metavar="ID", help="one workflow")
+        parser.add_argument("--since", type=_given, help="how long ago (10m, 2h, PT10M) or when (2026-01-15T12:00:00Z)")
+        parser.add_argument("--after", type=_given, metavar="ID", help="the events behind this one")
         parser.add_argument("--follow", "-f", action="store_true", help="go on as events happen")
-        parser.add_argument("--limit", "-n", type=int, help="at most N; without --since or --after the last ones")
+        parser.add_argument("--limit", "-n", type=positive, help="at most N; without --since or --after the last ones")
         parser.add_argument("--json", action="store_true", help="one JSON object, the event's envelope, per line")
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_unmigrated()
-        if options["limit"] is not None and options["limit"] < 1:
-            raise CommandError("--limit must be at least 1.")
         write = self._json if options["json"] else self._line
         try:
             for event in self._events(options):
@@ -153,7 +150,7 @@ class Command(ShellCommand):
 
 def _filter(options: dict[str, Any]) -> Filter:
     def several(name: str) -> tuple[str, ...]:
-        return tuple(item for item in map(str.strip, options[name].split(",")) if item)
+        return tuple(item for item in map(str.strip, (options[name] or "").split(",")) if item)
 
     return Filter(
         types=several("types"),
@@ -162,6 +159,13 @@ def _filter(options: dict[str, Any]) -> Filter:
         job_ids=_job(options["job"]),
         workflow_ids=(identify(options["workflow"]),) if options["workflow"] else (),
     )
+
+
+def _given(text: str) -> str:
+    """What is not blank: an empty variable of a shell would let everything be shown."""
+    if not text.replace(",", "").strip():
+        raise argparse.ArgumentTypeError("it is empty: leave it out for all")
+    return name_argument(text)
 
 
 def _job(text: str) -> tuple[uuid.UUID, ...]:

@@ -46,8 +46,8 @@ class Command(ShellCommand):
     def _check(self, name: str, options: dict[str, Any]) -> Iterator[Problem]:
         try:
             data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        except OSError as error:
-            raise CommandError(f"Cannot read {name}: {error.strerror}.") from error
+        except (OSError, ValueError) as error:  # the latter: a NUL in the name
+            raise CommandError(f"Cannot read {name}: {getattr(error, 'strerror', error)}.") from error
         try:
             content = jsontext.loads(data)
         except jsontext.JSONTextError as error:
