@@ -225,7 +225,9 @@ class JobBatchAnswerSerializer(AnswerSerializer):
 
 
 class RetriesSerializer(AnswerSerializer):
-    """The attempts that failed, oldest first, as far as their errors are kept."""
+    """The attempts that failed, oldest first, as far as their errors are kept.
+
+    The published command line reads `policy`, and of an attempt `error` as a text and `failed_at`."""
 
     job_id = serializers.CharField(source="id")
     state = StateField()
@@ -233,6 +235,7 @@ class RetriesSerializer(AnswerSerializer):
     max_attempts = serializers.IntegerField()
     next_attempt_at = InstantField(required=False)
     retry_policy = RetryPolicySerializer()
+    policy = RetryPolicySerializer(source="retry_policy")
     retries = serializers.ListField(child=FailureField(), source="errors")
     items = serializers.ListField(child=FailureField(), source="errors")
     total = serializers.SerializerMethodField()
@@ -241,7 +244,11 @@ class RetriesSerializer(AnswerSerializer):
         return len(job["errors"])
 
     def gather(self, instance: JobRow) -> dict[str, Any]:
-        return {"errors": [], **redacted.job(instance), "retry_policy": _retry_policy(instance["retry"])}
+        job = redacted.job(instance)
+        failed = [
+            error | {"error": error["message"], "failed_at": error["occurred_at"]} for error in job.get("errors", ())
+        ]
+        return {**job, "errors": failed, "retry_policy": _retry_policy(instance["retry"])}
 
 
 class _ValueField(serializers.JSONField):

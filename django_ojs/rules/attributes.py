@@ -313,7 +313,7 @@ def _instant(found: tuple[Any, str], name: str, extra: dict[str, Any], now: dt.d
         return None
     try:
         relative = durations.resolve_relative(value, now) if path != name and isinstance(value, str) else None
-        instant = durations.parse_instant(value) if relative is None else relative
+        instant = durations.nearest_instant(value) if relative is None else relative
     except ValueError as error:
         raise job_fault(path, reason(error), value) from error
     extra[name] = value if relative is None else durations.format_instant(relative)

@@ -96,19 +96,9 @@ def parse_moment(value: object, now: dt.datetime) -> dt.datetime:
 def parse_instant(text: object) -> dt.datetime:
     """The instant of an RFC 3339 timestamp, in UTC; digits beyond microseconds are cut off.
 
-    ValueError where the zone is missing or no such instant exists.
+    ValueError where the zone is missing, no such instant exists, or it is not between `EARLIEST` and `LATEST`.
     """
-    found = _INSTANT.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise ValueError(phrase("must be an RFC 3339 timestamp with a time zone, such as 2026-03-15T09:30:00Z"))
-    *digits, fraction, sign, hours, minutes = found.groups()
-    year, month, day, hour, minute, second = map(int, digits)
-    micro = int(fraction[:6].ljust(6, "0")) if fraction else 0
-    try:
-        instant = dt.datetime(year, month, day, hour, minute, second, micro, UTC)
-        instant = instant - _offset(sign, int(hours), int(minutes)) if sign else instant
-    except (ValueError, OverflowError) as error:
-        raise ValueError(phrase("is not a real instant: %(error)s", error=error)) from error
+    instant = _read_instant(text)
     if not EARLIEST <= instant <= LATEST:
         raise ValueError(
             phrase(
@@ -118,6 +108,31 @@ def parse_instant(text: object) -> dt.datetime:
             )
         )
     return instant
+
+
+def nearest_instant(text: object) -> dt.datetime:
+    """As `parse_instant`, but what lies beyond `EARLIEST` or `LATEST` counts as that one: clients write "never" as the
+    last second of the year 9999, and an unset time as the first one of the year 1."""
+    return min(max(_read_instant(text), EARLIEST), LATEST)
+
+
+def _read_instant(text: object) -> dt.datetime:
+    """The instant, however early or late. One whose zone leads beyond the calendar is as far as that goes."""
+    found = _INSTANT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(phrase("must be an RFC 3339 timestamp with a time zone, such as 2026-03-15T09:30:00Z"))
+    *digits, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second = map(int, digits)
+    micro = int(fraction[:6].ljust(6, "0")) if fraction else 0
+    try:
+        instant = dt.datetime(year, month, day, hour, minute, second, micro, UTC)
+        offset = _offset(sign, int(hours), int(minutes)) if sign else dt.timedelta()
+    except ValueError as error:
+        raise ValueError(phrase("is not a real instant: %(error)s", error=error)) from error
+    try:
+        return instant - offset
+    except OverflowError:
+        return instant
 
 
 #: What every database can store and every time zone can show: MariaDB begins in the year 1000, and a day at

@@ -301,6 +301,8 @@ def read_definition(body: Mapping[str, Any], *, partial: bool = False) -> Subscr
                 raise fault(name, phrase("is required"))
     values: dict[str, Any] = {}
     written = spellings.as_named({"filter": spellings.SUBSCRIPTION.name_in(flat, "filter")})
+    if partial and flat.keys().isdisjoint(_READERS):  # {"enabled": false} would be taken for a pause
+        known_only(flat, _READERS)
     for name, read in _READERS.items():
         if flat.get(name) is not None:
             with spellings.as_written(written):

@@ -112,6 +112,17 @@ def test_a_timeout_beyond_the_longest_is_refused_rather_than_cut(api: Api, name:
     assert str(most) in error["message"]
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59-08:00"])
+def test_never_as_clients_write_it_is_a_time_of_a_job(api: Api, text: str) -> None:
+    job = api.push(scheduled_at=text, expires_at=text)
+    assert (job["state"], job["scheduled_at"], job["expires_at"]) == ("scheduled", text, text)
+    assert api.get(f"/jobs/{job['id']}").json()["job"]["expires_at"] == text
+
+
+def test_a_start_in_the_year_one_is_in_the_past(api: Api) -> None:
+    assert api.push(scheduled_at="0001-01-01T00:00:00Z")["state"] == "available"
+
+
 def test_numbers_and_odd_text_come_back_exactly_as_sent(api: Api) -> None:
     text = '{"type":"a.b","args":[1.10,1e400,12345678901234567890,"\\u0000","\\ud800","ü"]}'
     response = api.raw("/jobs", text.encode())

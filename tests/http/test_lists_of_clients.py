@@ -78,7 +78,10 @@ def test_the_attempts_that_failed_are_told_and_what_the_site_hides_is_not(api: A
     assert found["next_attempt_at"]
     assert found["retries"] == found["items"]
     assert (found["total"], found["retries"][0]["attempt"], found["retries"][0]["message"]) == (1, 1, "the card 4711")
-    assert found["retry_policy"]["max_attempts"] == 3
+    assert found["policy"] == found["retry_policy"]
+    assert found["policy"]["max_attempts"] == 3
+    told = found["retries"][0]
+    assert (told["error"], told["failed_at"]) == (told["message"], told["occurred_at"])
     settings.OJS = {**settings.OJS, "REDACT": {"types": {"*": ["errors"]}}}
     assert "4711" not in api.get(f"/jobs/{job}/retries").content.decode()
     error_of(api.get("/jobs/019539a4-0000-7000-8000-000000000000/retries"), 404, "not_found")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_ojs.rules import durations
 from django_ojs.rules.durations import (
     MAX_MS,
     format_instant,
@@ -174,6 +175,22 @@ def test_instants_are_read(text: str, instant: dt.datetime) -> None:
 def test_what_is_no_instant_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"RFC 3339|real instant"):
         parse_instant(text)
+
+
+@pytest.mark.parametrize(
+    "text, instant",
+    [
+        ("2026-03-15T09:30:00+02:00", dt.datetime(2026, 3, 15, 7, 30, tzinfo=UTC)),
+        ("9999-12-31T23:59:59.999Z", durations.LATEST),
+        ("9999-12-31T23:59:59-23:59", durations.LATEST),
+        ("0001-01-01T00:00:00Z", durations.EARLIEST),
+        ("0001-01-01T00:00:00+23:59", durations.EARLIEST),
+    ],
+)
+def test_an_instant_that_no_database_keeps_counts_as_the_nearest(text: str, instant: dt.datetime) -> None:
+    assert durations.nearest_instant(text) == instant
+    with pytest.raises(ValueError, match="real instant"):
+        durations.nearest_instant("2026-02-30T00:00:00Z")
 
 
 @given(st.text(alphabet="0123456789-:.TZ+", max_size=30))

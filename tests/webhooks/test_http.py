@@ -136,6 +136,14 @@ def test_what_was_read_can_be_sent_back_with_a_change(api: Api) -> None:
     assert json.loads(subscriptions.unseal(WebhookSubscription.objects.get().headers)) == {"X-A": "b"}
 
 
+def test_a_change_that_names_no_member_of_a_subscription_is_refused(api: Api) -> None:
+    path = f"{SUBSCRIPTIONS}/{created(api)['id']}"
+    error = error_of(call(api, "PATCH", path, {"enabled": False}), 400, "invalid_request")
+    assert (error["details"]["field"], "active" in error["message"]) == ("enabled", True)
+    assert call(api, "PATCH", path, {"enabled": False, "active": False}).json()["active"] is False
+    assert call(api, "PATCH", path, {}).status_code == 200
+
+
 def test_hidden_headers_do_not_go_to_another_server(api: Api) -> None:
     subscription = created(api, url="https://example.com/a", headers={"Authorization": "Bearer hush"})
     path = f"{SUBSCRIPTIONS}/{subscription['id']}"
