@@ -53,7 +53,7 @@ class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
         for name in self.changed_data:
             if shown.get(name, self._hash(name)) != self._hash(name):
                 by = last_to_change(self.instance, name, _number(shown.get(_AT)))
-                self.add_error(name, changed_meanwhile(self[name].label, self._text(name), by))
+                self.add_error(name, changed_meanwhile(str(self[name].label), self._text(name), by))
 
     def _text(self, name: str) -> str:
         value = self.fields[name].prepare_value(self[name].initial)

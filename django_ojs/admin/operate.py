@@ -365,7 +365,8 @@ def last_to_change(obj: Any, field: str, since: float) -> str:
         time__gt=dt.datetime.fromtimestamp(since, dt.UTC),
     )  # fmt: skip
     for actor, detail in known.order_by("-id").values_list("actor", "detail")[:20]:
-        if field in (detail or {}).get("fields", [field]):  # other doors do not say which fields
+        facts: Any = detail or {}
+        if field in facts.get("fields", [field]):  # other doors do not say which fields
             return str(actor)
     return ""
 
