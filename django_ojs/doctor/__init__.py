@@ -17,7 +17,7 @@ from django_ojs.database import database
 from django_ojs.doctor import engines, health, postgresql, work
 from django_ojs.doctor.findings import TITLES, Diagnosis, Finding, Site, name_of, run_diagnosis
 
-__all__ = ["TITLES", "Finding", "Site", "attention", "examine", "unseen"]
+__all__ = ["TITLES", "WORK", "Finding", "Site", "attention", "examine", "unseen"]
 
 #: In the order in which the findings are shown: causes come before what they cause.
 DIAGNOSES = (
