@@ -29,6 +29,8 @@ from django_ojs.statistics.latency import Front
 from django_ojs.statistics.throughput import Minutes
 from django_ojs.workerregistry import directory
 
+#: The kind of finding that tells that a diagnosis failed.
+NOT_EXAMINED = "not-examined"
 #: Seconds that a diagnosis waits on PostgreSQL for a lock, and for an answer: it is asked when something hangs.
 PATIENCE, LONGEST = 2, 10
 
@@ -225,7 +227,7 @@ def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -
         reason = " ".join(str(error).split())
         return [
             Finding(
-                "not-examined",
+                NOT_EXAMINED,
                 phrase("The diagnosis %(name)s failed: %(reason)s", name=name_of(diagnosis), reason=reason),
                 phrase(
                     "If a right is missing, give the database user the role pg_monitor. If it waited for a lock, look "

@@ -140,6 +140,7 @@ def test_a_scheduler_that_looks_again_after_long_ends_nothing_by_one_look(
 def test_a_diagnosis_that_fails_ends_nothing_of_its_own_kinds(
     site: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lead()
     (paused,) = doctor.attention(doctor.Site("default"))
     silent = doctor.Finding("worker-silent", "The worker w-9 has sent no heartbeat.", "", "w-9")
     refused = doctor.Finding("not-examined", "The diagnosis queues failed.", "", "queues")
@@ -157,6 +158,7 @@ def test_a_diagnosis_that_fails_ends_nothing_of_its_own_kinds(
 
 
 def test_many_alerts_that_last_keep_none_open(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead()
     (paused,) = doctor.attention(doctor.Site("default"))
     silent = doctor.Finding("worker-silent", "The worker w-9 has sent no heartbeat.", "", "w-9")
     monkeypatch.setattr(alerts, "MOST", 3)
