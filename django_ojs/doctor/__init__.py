@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from django_ojs.database import database
 from django_ojs.doctor import engines, health, postgresql, work
-from django_ojs.doctor.findings import NOT_EXAMINED, TITLES, Diagnosis, Finding, Site, name_of, run_diagnosis
+from django_ojs.doctor.findings import NOT_EXAMINED, TITLES, Diagnosis, Finding, Site, diagnosis_name, run_diagnosis
 
 __all__ = ["TITLES", "WORK", "Finding", "Site", "attention", "examine", "unseen"]
 
@@ -69,7 +69,7 @@ def attention(site: Site) -> list[Finding]:
 def unseen(findings: Iterable[Finding]) -> set[str]:
     """The kinds of findings for which `attention` could not look, as these findings of it tell."""
     failed = {finding.about for finding in findings if finding.id == NOT_EXAMINED}
-    return {kind for diagnosis, kinds in WORK.items() if name_of(diagnosis) in failed for kind in kinds}
+    return {kind for diagnosis, kinds in WORK.items() if diagnosis_name(diagnosis) in failed for kind in kinds}
 
 
 def examine(using: str | None = None) -> list[Finding]:

@@ -228,18 +228,18 @@ def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -
         return [
             Finding(
                 NOT_EXAMINED,
-                phrase("The diagnosis %(name)s failed: %(reason)s", name=name_of(diagnosis), reason=reason),
+                phrase("The diagnosis %(name)s failed: %(reason)s", name=diagnosis_name(diagnosis), reason=reason),
                 phrase(
                     "If a right is missing, give the database user the role pg_monitor. If it waited for a lock, look "
                     "for the session in the way (lock-wait, transaction-long) and try again."
                 ),
-                name_of(diagnosis),
+                diagnosis_name(diagnosis),
                 {"error": reason},
             )
         ]
 
 
-def name_of(diagnosis: Diagnosis) -> str:
+def diagnosis_name(diagnosis: Diagnosis) -> str:
     """What a finding calls a diagnosis that failed."""
     return getattr(diagnosis, "__name__", str(diagnosis))
 
