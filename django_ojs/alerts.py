@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections import Counter
 from collections.abc import Sequence
 
 from django.conf import settings
@@ -36,6 +37,8 @@ logger = get_logger(__name__)
 Missed = set[tuple[int, dt.datetime]]
 #: Alerts that one mail spells out.
 SPELLED_OUT = 50
+#: Alerts of one kind that are open at once: what is found beyond these is told when some of them are over.
+MOST = 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,20 +58,18 @@ def check(wanted: AlertRules, using: str, missed: Missed) -> Changes:
     """Check once, and store what has changed with its events, and which mails are due (`tell`).
 
     What comes and goes is one alert: it is over when two checks of the caller, one after the other, do not find it.
-    `missed` is what the one before did not find, and is brought up to date. A check that could not look at everything
-    ends nothing.
+    `missed` is what the one before did not find, and is brought up to date. Where a diagnosis failed, what it would
+    have found stays as it is.
     """
     found = doctor.attention(doctor.Site(using, rules=wanted))
-    whole = len(found) < doctor.MOST and all(finding.id != "not-examined" for finding in found)
     try:
-        changes, missing = _store(found, wanted, missed if whole else set(), using=using)
-        if whole:
-            missed.clear()
-            missed.update(missing)
-        return changes
+        changes, missing = _store(found, wanted, missed, using=using)
     except IntegrityError as error:
         only_if_taken(error)  # another process, which leads by now, has raised the same alert; the next check sees it
         return Changes([], [])
+    missed.clear()
+    missed.update(missing)
+    return changes
 
 
 def key_of(finding: Finding) -> str:
@@ -84,11 +85,18 @@ def _store(found: Sequence[Finding], wanted: AlertRules, missed: Missed, *, usin
         alerts = Alert.objects.using(using)
         there = {str(alert.key): alert for alert in alerts.filter(key__isnull=False).select_for_update()}
         by_key = {key_of(finding): finding for finding in found}
-        raised = [_raised(finding, wanted, now) for key, finding in by_key.items() if key not in there]
-        for key in by_key.keys() & there.keys():
-            _see_again(there[key], by_key[key], now)
-        missing = {(alert.pk, alert.seen_at): alert for key, alert in there.items() if key not in by_key}
-        over = [alert for known, alert in missing.items() if known in missed]
+        unseen = doctor.unseen(found)
+        there_of = Counter(alert.kind for alert in there.values())
+        raised = []
+        for key, finding in by_key.items():
+            if key in there:
+                _see_again(there[key], finding, now)
+            elif there_of[finding.id] < MOST:
+                there_of[finding.id] += 1
+                raised.append(_raised(finding, wanted, now))
+        gone = {(alert.pk, alert.seen_at): alert for key, alert in there.items() if key not in by_key}
+        missing = {known: alert for known, alert in gone.items() if known in missed or alert.kind not in unseen}
+        over = [alert for known, alert in missing.items() if known in missed and alert.kind not in unseen]
         for alert in over:
             alert.key, alert.cleared_at = None, now
             alert.untold = Alert.Untold.CLEARED if wanted.mail_to else ""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -21,7 +21,7 @@ from django_ojs.models import RateLimit
 
 
 def is_blocked(row: RateLimit) -> bool:
-    return row.blocked_until is not None and row.blocked_until > clock.now()
+    return ratelimits.blocked_until(row, clock.now()) is not None
 
 
 VERBS = (
@@ -56,7 +56,7 @@ class BlockedFilter(admin.SimpleListFilter):
         return [("yes", _("Yes")), ("no", _("No"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[RateLimit]) -> QuerySet[RateLimit]:
-        blocked = Q(blocked_until__gt=clock.now())
+        blocked = ratelimits.blocked(clock.now())
         return {"yes": partial(queryset.filter, blocked), "no": partial(queryset.exclude, blocked)}.get(
             self.value() or "", queryset.all
         )()

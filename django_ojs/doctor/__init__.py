@@ -11,12 +11,13 @@ each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django_ojs.database import database
 from django_ojs.doctor import engines, health, postgresql, work
-from django_ojs.doctor.findings import TITLES, Finding, Site, run_diagnosis
-from django_ojs.doctor.work import MOST
+from django_ojs.doctor.findings import NOT_EXAMINED, TITLES, Diagnosis, Finding, Site, diagnosis_name, run_diagnosis
 
-__all__ = ["MOST", "TITLES", "Finding", "Site", "attention", "examine"]
+__all__ = ["TITLES", "WORK", "Finding", "Site", "attention", "examine", "unseen"]
 
 #: In the order in which the findings are shown: causes come before what they cause.
 DIAGNOSES = (
@@ -34,13 +35,26 @@ DIAGNOSES = (
 )  # fmt: skip
 
 
-#: What an operator who has nothing to do with the installation looks at first.
-WORK = (
-    work.maintenance_mode, health.scheduler, health.schedules_of_code, health.due_jobs, health.queues_without_workers,
-    health.types_without_workers, work.types, work.queues, health.silent_workers, health.dead_threads,
-    health.dead_workers,
-    health.event_order, health.metrics, health.webhooks, health.entries_aside,
-)  # fmt: skip
+#: What an operator who has nothing to do with the installation looks at first, each with the kinds of its findings.
+WORK: dict[Diagnosis, tuple[str, ...]] = {
+    work.maintenance_mode: ("maintenance-on",),
+    health.scheduler: ("scheduler-missing",),
+    health.schedules_of_code: ("schedules-differ",),
+    health.due_jobs: ("scheduler-behind",),
+    health.queues_without_workers: ("workers-missing", "queue-unserved"),
+    health.types_without_workers: ("type-unserved",),
+    work.types: ("type-failing", "type-dead-letters"),
+    work.queues: (
+        "backlog-large", "queue-paused", "wait-long", "backlog-slow", "queue-failing", "queue-dead-letters",
+    ),
+    health.silent_workers: ("worker-silent",),
+    health.dead_threads: ("worker-threads-died",),
+    health.dead_workers: ("type-kills-workers", "workers-died"),
+    health.event_order: ("event-order-behind",),
+    health.metrics: ("metrics-behind",),
+    health.webhooks: ("webhooks-behind",),
+    health.entries_aside: ("outbox-aside",),
+}  # fmt: skip
 
 
 def attention(site: Site) -> list[Finding]:
@@ -50,6 +64,12 @@ def attention(site: Site) -> list[Finding]:
     allowed, `OJS["ALERTS"]` says.
     """
     return [finding for diagnosis in WORK for finding in run_diagnosis(diagnosis, site, impatient=False)]
+
+
+def unseen(findings: Iterable[Finding]) -> set[str]:
+    """The kinds of findings for which `attention` could not look, as these findings of it tell."""
+    failed = {finding.about for finding in findings if finding.id == NOT_EXAMINED}
+    return {kind for diagnosis, kinds in WORK.items() if diagnosis_name(diagnosis) in failed for kind in kinds}
 
 
 def examine(using: str | None = None) -> list[Finding]:

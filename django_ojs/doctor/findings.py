@@ -29,8 +29,8 @@ from django_ojs.statistics.latency import Front
 from django_ojs.statistics.throughput import Minutes
 from django_ojs.workerregistry import directory
 
-#: Queues at whose front is looked: those with the most available jobs.
-FRONTS = 100
+#: The kind of finding that tells that a diagnosis failed.
+NOT_EXAMINED = "not-examined"
 #: Seconds that a diagnosis waits on PostgreSQL for a lock, and for an answer: it is asked when something hangs.
 PATIENCE, LONGEST = 2, 10
 
@@ -168,8 +168,8 @@ class Site:
 
     @cached_property
     def fronts(self) -> dict[str, Front]:
-        """The front of each of the queues with the most available jobs."""
-        return latency.fronts(list(self.waiting)[:FRONTS], self.now, using=self.using)
+        """The front of each queue that has available jobs."""
+        return latency.fronts(list(self.waiting), self.now, using=self.using)
 
     @cached_property
     def work(self) -> Minutes:
@@ -218,7 +218,6 @@ def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -
     """
     if site.vendor not in _VENDORS.get(diagnosis, {site.vendor}):
         return []
-    name = getattr(diagnosis, "__name__", str(diagnosis))
     try:
         with _impatient(site) if impatient else contextlib.nullcontext():
             return list(diagnosis(site))
@@ -228,16 +227,21 @@ def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -
         reason = " ".join(str(error).split())
         return [
             Finding(
-                "not-examined",
-                phrase("The diagnosis %(name)s failed: %(reason)s", name=name, reason=reason),
+                NOT_EXAMINED,
+                phrase("The diagnosis %(name)s failed: %(reason)s", name=diagnosis_name(diagnosis), reason=reason),
                 phrase(
                     "If a right is missing, give the database user the role pg_monitor. If it waited for a lock, look "
                     "for the session in the way (lock-wait, transaction-long) and try again."
                 ),
-                name,
+                diagnosis_name(diagnosis),
                 {"error": reason},
             )
         ]
+
+
+def diagnosis_name(diagnosis: Diagnosis) -> str:
+    """What a finding calls a diagnosis that failed."""
+    return getattr(diagnosis, "__name__", str(diagnosis))
 
 
 @contextlib.contextmanager

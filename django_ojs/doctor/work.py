@@ -20,8 +20,6 @@ from django_ojs.statistics.throughput import Work
 WINDOW, FEWEST = dt.timedelta(minutes=15), 10
 #: With fewer available jobs a queue is never reported as slow to empty.
 SMALL = 100
-#: Queues and types that are named at most, for each kind of finding.
-MOST = 500
 
 
 def maintenance_mode(site: Site) -> Iterator[Finding]:
@@ -59,16 +57,10 @@ def queues(site: Site) -> Iterator[Finding]:
         hour.setdefault(name, Work()).add(done)
         if minute >= site.now - WINDOW:
             window.setdefault(name, Work()).add(done)
-    told = 0
     for name in dict.fromkeys([*site.waiting, *sorted(hour)]):
         limits = site.rules.of_queue(name)
-        for finding in (
-            *_waiting(site, name, limits), *_failing(name, window.get(name, Work()), hour.get(name, Work()), limits)
-        ):  # fmt: skip
-            yield finding
-            told += 1
-        if told >= MOST:
-            return
+        yield from _waiting(site, name, limits)
+        yield from _failing(name, window.get(name, Work()), hour.get(name, Work()), limits)
 
 
 def _waiting(site: Site, name: str, limits: AlertLimits) -> Iterator[Finding]:
@@ -178,7 +170,7 @@ def _failing(name: str, window: Work, hour: Work, limits: AlertLimits) -> Iterat
 def types(site: Site) -> Iterator[Finding]:
     """Job types of which too many attempts fail, or too many jobs end so; those with the most failures first."""
     window = jobtypes.since(site.now - WINDOW, using=site.using)
-    for name, found in sorted(window.items(), key=lambda item: (-item[1].failed, item[0]))[:MOST]:
+    for name, found in sorted(window.items(), key=lambda item: (-item[1].failed, item[0])):
         rate = site.rules.of_type(name).error_rate
         if rate is not None and found.failed >= FEWEST and found.error_rate > rate:
             attempts = found.completed + found.failed
@@ -195,7 +187,7 @@ def types(site: Site) -> Iterator[Finding]:
                  "error_rate": round(found.error_rate, 4)},
             )  # fmt: skip
     hour = jobtypes.since(site.now - dt.timedelta(hours=1), using=site.using)
-    for name, found in sorted(hour.items(), key=lambda item: (-item[1].discarded, item[0]))[:MOST]:
+    for name, found in sorted(hour.items(), key=lambda item: (-item[1].discarded, item[0])):
         most = site.rules.of_type(name).dead_letters
         if most is not None and found.discarded >= most:
             yield Finding(

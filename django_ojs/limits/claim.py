@@ -31,7 +31,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
-from django_ojs.limits.ratelimits import limits_of, next_allowed, override_of
+from django_ojs.limits.ratelimits import blocked_until, limits_of, next_allowed, override_of
 from django_ojs.models import Job, RateLimit, RateStart
 from django_ojs.models.job import JobRow
 from django_ojs.rules import ratelimit
@@ -350,13 +350,15 @@ class LimitKeys:
         held = {row.key: _LimitKey(row) for row in found}
         for row in found:
             if self.queue_policies.get(row.key.removeprefix("queue:"), ratelimit.NONE).limits:
-                held[row.key + _OWN] = _LimitKey(RateLimit(key=row.key + _OWN, blocked_until=row.blocked_until))
+                own = RateLimit(key=row.key + _OWN, blocked_until=row.blocked_until, updated_at=row.updated_at)
+                held[own.key] = _LimitKey(own)
         if held:
             store_of(self.using).certify(RateLimit.objects.using(self.using).filter(pk__in=list(held)))
         if wait:
             self.now = clock.now(self.using)  # the locks may have taken a while
         for key in held.values():
             key.row.next_allowed_at = next_allowed(key.row, self.now)
+            key.row.blocked_until = blocked_until(key.row, self.now)
         if held:
             self._count(held)
         self.keys |= held
@@ -423,7 +425,8 @@ class LimitKeys:
         for row in changed:
             row.updated_at = self.now
         if changed:
-            RateLimit.objects.using(self.using).bulk_update(changed, ["next_allowed_at", "exceeded", "updated_at"])
+            columns = ["next_allowed_at", "blocked_until", "exceeded", "updated_at"]
+            RateLimit.objects.using(self.using).bulk_update(changed, columns)
         return records
 
     def _parts(self, job: LimitedJob) -> dict[str, list[RatePolicy]]:
@@ -460,7 +463,7 @@ class LimitKeys:
         if found is None:
             return Blocked(key, "busy", 0, 0, self.now, "wait")
         row, now, on_limit = found.row, self.now, policy.on_limit
-        if named and row.blocked_until and row.blocked_until > now:
+        if named and row.blocked_until:
             return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit, own=True)
         if policy.concurrency is not None and (active := found.counted(policy)) >= policy.concurrency:
             return Blocked(key, "concurrency", policy.concurrency, active, now + _SOON, on_limit, own)

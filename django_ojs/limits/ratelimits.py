@@ -154,8 +154,18 @@ def override_of(row: RateLimit, now: dt.datetime) -> RatePolicy | None:
 
 def next_allowed(row: RateLimit, now: dt.datetime) -> dt.datetime | None:
     """When a throttle lets the next job start, as the last start says; None too where the clock was ahead then."""
-    known = row.next_allowed_at is not None and row.updated_at <= now + clock.AHEAD
-    return row.next_allowed_at if known else None
+    return row.next_allowed_at if row.next_allowed_at and row.updated_at <= now + clock.AHEAD else None
+
+
+def blocked_until(row: RateLimit, now: dt.datetime) -> dt.datetime | None:
+    """Until when a worker's report blocks a key; None where that is over, and where the clock was ahead then."""
+    blocked = row.blocked_until and row.blocked_until > now and row.updated_at <= now + clock.AHEAD
+    return row.blocked_until if blocked else None
+
+
+def blocked(now: dt.datetime) -> Q:
+    """`blocked_until` as a condition: the keys that are blocked."""
+    return Q(blocked_until__gt=now, updated_at__lte=now + clock.AHEAD)
 
 
 def rate_limit_until(error: Any) -> dt.datetime | None:
@@ -175,9 +185,10 @@ def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> lis
     for key in sorted(until.keys() - found.keys()):
         found[key] = RateLimit.objects.using(using).create(key=key, created_at=now, updated_at=now)
     for key, row in found.items():
-        if row.blocked_until is None or row.blocked_until < until[key]:
-            row.blocked_until, row.updated_at = until[key], max(row.updated_at, now)
-            row.save(using=using, update_fields=["blocked_until", "updated_at"])
+        if (before := blocked_until(row, now)) is None or before < until[key]:
+            row.next_allowed_at = next_allowed(row, now)
+            row.blocked_until, row.updated_at = until[key], now
+            row.save(using=using, update_fields=["next_allowed_at", "blocked_until", "updated_at"])
             facts = {"until": format_instant(until[key]), "reason": "rate_limit_until"}
             records.append(catalogue.of_limit("rate_limit.dynamic_adjusted", key, now, "workers", **facts))
     return records
@@ -321,8 +332,8 @@ def _described(
             body["throttle"]["next_allowed_at"] = format_instant(following)
     body["limit"] = flat.limit if flat else policy.concurrency
     body["period"] = durations.format_iso(flat.period_ms) if flat else None
-    if row.blocked_until and row.blocked_until > now:
-        body["blocked_until"] = format_instant(row.blocked_until)
+    if blocked := blocked_until(row, now):
+        body["blocked_until"] = format_instant(blocked)
     return {name: value for name, value in body.items() if value is not None}
 
 

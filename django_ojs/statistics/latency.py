@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 ALL = ""
 #: Completed jobs that a sample looks at: the latest.
 SAMPLE = 1000
-#: Jobs read for each priority of a queue, and the priorities that are looked at.
-DEPTH, LEVELS = 20, 6
+#: Jobs read for each priority of a queue, the priorities that are looked at, and the queues of one statement.
+DEPTH, LEVELS, _AT_ONCE = 20, 6, 50
 _TABLE = Job._meta.db_table
 
 
@@ -164,10 +164,17 @@ def fronts(
     """What waits at the front of these queues, without counting a queue: the oldest wait, and the types.
 
     A job that no worker serves stays where it is, so it gathers at the front, and the front is a few entries of
-    the claim's index for each priority in use: one statement for all queues, and one more for each lower priority,
+    the claim's index for each priority in use: one statement for each 50 queues, and one more for each lower priority,
     up to `levels` of them.
     """
     using = database(using)
+    found: dict[str, Front] = {}
+    for first in range(0, len(queues), _AT_ONCE):
+        found |= _fronts(queues[first : first + _AT_ONCE], now, levels, using)
+    return found
+
+
+def _fronts(queues: Sequence[str], now: dt.datetime, levels: int, using: str) -> dict[str, Front]:
     found = {queue: Front() for queue in queues}
     below: dict[str, int | None] = dict.fromkeys(queues)
     while below and levels:
@@ -217,8 +224,6 @@ def _count_job(front: Front, job: Job, now: dt.datetime) -> None:
 STRATEGY = "strict"
 #: The length of the window that is looked at: the last whole minute.
 WINDOW = dt.timedelta(minutes=1)
-#: Queues whose fronts one statement reads.
-_AT_ONCE = 50
 
 
 @dataclasses.dataclass(slots=True)
@@ -259,7 +264,7 @@ def spread(queues: Sequence[str], paused: Collection[str] = (), *, using: str | 
     counted = counters.count_all(queues, using=using)
     available = {queue: one.states[State.AVAILABLE] for queue, one in counted.items()}
     idle = [queue for queue in queues if available.get(queue) and not lately[queue]]
-    oldest = _oldest(idle, now, using)
+    oldest = {queue: front.oldest for queue, front in fronts(idle, now, using=using).items()}
     total = sum(started.values())
     shares = []
     for queue in queues:
@@ -284,12 +289,3 @@ def _starts(
             started[queue] += done.started
             waited[queue] += done.wait_ms
     return started, waited, lately
-
-
-def _oldest(queues: Sequence[str], now: dt.datetime, using: str) -> dict[str, dt.datetime | None]:
-    """Since when the longest waiting job at the front of each queue could have been fetched."""
-    found: dict[str, dt.datetime | None] = defaultdict(lambda: None)
-    for first in range(0, len(queues), _AT_ONCE):
-        read = fronts(queues[first : first + _AT_ONCE], now, using=using)
-        found |= {queue: front.oldest for queue, front in read.items()}
-    return found

@@ -137,17 +137,39 @@ def test_a_scheduler_that_looks_again_after_long_ends_nothing_by_one_look(
     assert [alert.about for alert in check().cleared] == ["mail"]
 
 
-def test_a_look_that_could_not_see_everything_ends_nothing(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    check()
-    (finding,) = doctor.attention(doctor.Site("default"))
-    another = dataclasses.replace(finding, about="another")
+def test_a_diagnosis_that_fails_ends_nothing_of_its_own_kinds(
+    site: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead()
+    (paused,) = doctor.attention(doctor.Site("default"))
+    silent = doctor.Finding("worker-silent", "The worker w-9 has sent no heartbeat.", "", "w-9")
     refused = doctor.Finding("not-examined", "The diagnosis queues failed.", "", "queues")
-    many = [dataclasses.replace(finding, about=f"q{number}") for number in range(doctor.MOST)]
-    for found, over in (([another], 0), ([refused], 0), ([refused], 0), (many, 0), (many, 0), ([refused], 0)):
-        monkeypatch.setattr(doctor, "attention", lambda site, found=found: found)
-        assert len(check().cleared) == over
-    monkeypatch.setattr(doctor, "attention", lambda site: [])
-    assert [alert.about for alert in check().cleared] == ["mail"], "two looks that saw everything"
+
+    def over(*found: doctor.Finding) -> list[str]:
+        monkeypatch.setattr(doctor, "attention", lambda site: list(found))
+        return [alert.kind for alert in check().cleared]
+
+    assert over(paused, silent) == []
+    assert over(silent) == []
+    assert over(refused) == []
+    assert over(refused) == ["worker-silent"], "of another diagnosis"
+    assert over() == ["queue-paused"], "the second look that could see"
+    assert over() == ["not-examined"]
+
+
+def test_many_alerts_that_last_keep_none_open(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead()
+    (paused,) = doctor.attention(doctor.Site("default"))
+    silent = doctor.Finding("worker-silent", "The worker w-9 has sent no heartbeat.", "", "w-9")
+    monkeypatch.setattr(alerts, "MOST", 3)
+    queues = [dataclasses.replace(paused, about=f"q{number}") for number in range(5)]
+    monkeypatch.setattr(doctor, "attention", lambda site: [*queues, silent])
+    assert [alert.about for alert in check().raised] == ["q0", "q1", "q2", "w-9"], "so many of a kind"
+    del queues[1]
+    assert check().cleared == []
+    assert [alert.about for alert in check().cleared] == ["q1"]
+    assert [alert.about for alert in check().raised] == ["q3"], "there is room for one more"
+    assert check() == alerts.Changes([], [])
 
 
 def test_the_figures_of_an_open_alert_stay_true(site: FrozenClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from inspect import isfunction
 from typing import Any
 
 import pytest
@@ -91,6 +92,18 @@ def test_jobs_that_wait_for_long(site: Site) -> None:
     assert site.says() == "A job in the queue mail has been waiting since 2026-01-15T12:00:01.000Z (16 min)."
     assert site.finds(queues={"mail": {"oldest_wait": "20m"}}) == []
     assert site.finds(queues={"*": {"oldest_wait": None}}) == []
+
+
+def test_the_front_of_every_queue_counts(site: Site) -> None:
+    """However many longer queues there are."""
+    register("w-1", {"queues": ["late", *(f"q{number}" for number in range(110))], "job_types": ["mail.send"]})
+    site.enqueues(1, queue="late")
+    site.enqueues(1, queue="late", type="other.type")
+    site.time.advance(minutes=16)
+    assert site.lease.run_once()
+    register("w-1", {"queues": ["late", *(f"q{number}" for number in range(110))], "job_types": ["mail.send"]})
+    push([{"type": "mail.send", "queue": f"q{number}", "args": []} for number in range(110) for _ in range(3)])
+    assert site.finds() == [("type-unserved", "other.type"), ("wait-long", "late")]
 
 
 def test_of_a_paused_queue_it_is_told_that_it_is_paused_and_in_maintenance_mode_that_it_is_on(site: Site) -> None:
@@ -187,6 +200,22 @@ def test_more_queues_and_types_take_no_more_statements(site: Site) -> None:
         site.enqueues(2, queue=f"q{number}", type=f"a.b{number}")
         site.works(1, queue=f"q{number}")
     assert statements() <= few + 1, "the fronts of more queues may take one more"
+
+
+def test_each_diagnosis_declares_the_kinds_that_it_finds() -> None:
+    """By which alerts know what a failed one has not looked for."""
+
+    def named(function: Any, seen: set[Any]) -> set[str]:
+        seen.add(function)
+        code, here = function.__code__, function.__globals__
+        called = [here.get(name) for name in code.co_names]
+        theirs = [one for one in called if isfunction(one) and one.__module__.startswith("django_ojs.doctor")]
+        return {text for text in code.co_consts if text in doctor.TITLES}.union(
+            *(named(one, seen) for one in theirs if one not in seen)
+        )
+
+    for diagnosis, kinds in doctor.WORK.items():
+        assert named(diagnosis, set()) == set(kinds), diagnosis
 
 
 # The figures

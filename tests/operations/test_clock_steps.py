@@ -19,7 +19,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.read import info
 from django_ojs.jobs.timers import apply_due
 from django_ojs.limits import ratelimits
-from django_ojs.models import CronSchedule, Lease, Ticket
+from django_ojs.models import CronSchedule, Lease, RateLimit, Ticket
 from django_ojs.queues import configuration, deletion
 from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership
 from django_ojs.workerregistry.dead import rescue_dead_workers
@@ -250,6 +250,29 @@ class TestAClockThatWasAhead:
                 frozen_clock.advance(seconds=6)
                 ratelimits.prune(frozen_clock.now, 1000, "default")
         assert len(fetch(Fetch(["default"]))) == 1
+
+    @pytest.mark.parametrize("then", ["nothing", "a start", "another report"])
+    def test_leaves_no_key_blocked_until_it_is_there_again(self, frozen_clock: Any, then: str) -> None:
+        limit = {"key": "mail", "throttle": {"limit": 1, "period": "PT1M"}}
+        push([{"type": "a.b", "args": [], "rate_limit": limit}] * 3)
+        start = frozen_clock.now
+        frozen_clock.advance(days=1)
+        now = frozen_clock.now
+        ratelimits.block({"mail": now + dt.timedelta(minutes=5)}, now, "default")
+        assert fetch(Fetch(["default"])) == []
+        frozen_clock.move_to(start)
+        configuration.forget()
+        if then == "another report":
+            ratelimits.block({"mail": start + dt.timedelta(seconds=5)}, start, "default")
+            assert ratelimits.inspect("mail")["blocked_until"] == "2026-01-15T12:00:05.000Z"
+            assert fetch(Fetch(["default"])) == []
+            frozen_clock.advance(seconds=6)
+        assert "blocked_until" not in ratelimits.inspect("mail")
+        assert not RateLimit.objects.filter(ratelimits.blocked(frozen_clock.now)).exists()
+        assert len(fetch(Fetch(["default"]))) == 1
+        if then == "a start":
+            frozen_clock.advance(seconds=61)
+            assert len(fetch(Fetch(["default"]))) == 1
 
     def test_leaves_no_queue_that_is_never_removed(self, frozen_clock: Any) -> None:
         push([{"type": "a.b", "queue": "q", "args": []}])

@@ -33,7 +33,7 @@ class Command(ShellCommand):
         using, limit = database(None), options["limit"]
         found = RateLimit.objects.using(using).filter(key__gt=options["after"]).order_by("key")
         if options["blocked"]:
-            found = found.filter(blocked_until__gt=clock.now(using))
+            found = found.filter(ratelimits.blocked(clock.now(using)))
         page = list(found[: limit + 1])
         facts = ratelimits.describe(page[:limit], using)
         if len(page) > limit:
