@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery, Sum, Value
-from django.db.models.functions import Greatest, Substr
+from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery, Sum, TextField, Value
+from django.db.models.functions import Cast, Greatest, Substr
 
 from django_ojs import clock, spellings, states, tenants
 from django_ojs.access import Limits
@@ -255,7 +255,9 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     with atomic(using=using):
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
         idle = idle.exclude(next_allowed_at__gt=now).exclude(blocked_until__gt=now)
-        queues = Queue.objects.using(using).filter(name=Substr(OuterRef("key"), len(queue_key("")) + 1))
+        # As text, which MariaDB compares with a name of any collation.
+        name = Cast(Substr(OuterRef("key"), len(queue_key("")) + 1), TextField())
+        queues = Queue.objects.using(using).filter(name=name)
         idle = idle.exclude(Exists(queues), key__startswith=queue_key(""))
         limited = Job.objects.using(using).filter(rate_key__gt="")  # in the words of the index
         # Looked up for each key: as EXISTS it may become a join with all of the index.

@@ -155,8 +155,9 @@ def presence(counted: Mapping[str, Counts], *, using: str | None = None) -> Pres
     found = named.values_list(Value("queue"), "name", "paused", "created_at", nothing, nothing, nothing).union(
         Worker.objects.using(using)
         .order_by()
-        .values_list(
-            Value("worker"), "pk", Value(False), "last_seen_at", Cast("queues", TextField()), "state", "directive"
+        .values_list(  # the name as text: MariaDB makes no union of columns of two binary collations
+            *(Value("worker"), Cast("pk", TextField()), Value(False), "last_seen_at"),
+            *(Cast("queues", TextField()), "state", "directive"),
         ),
         Maintenance.objects.using(using).values_list(
             Value("maintenance"), nothing, Value(True), "enabled_at", nothing, nothing, nothing

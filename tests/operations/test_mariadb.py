@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from django_ojs.queues import bounds, configuration
 from django_ojs.rules.steps import Step, StepKind
 from django_ojs.store import mysql
 from django_ojs.webhooks import relay, subscriptions
+from django_ojs.workerregistry import directory
 from django_ojs.workflows import children, workflow
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.django_db]
@@ -47,6 +48,33 @@ def test_a_change_of_jobs_fits_no_index_but_that_of_their_ids() -> None:
     assert len(plans) == 2
     assert {plan["possible_keys"] for plan in plans} == {"PRIMARY"}
     assert Job.objects.filter(state="completed").count() == 5
+
+
+@pytest.fixture
+def binary_database(transactional_db: None) -> Iterator[None]:
+    """A site whose database compares texts by their bytes, and so the names of queues, too."""
+    table = Queue._meta.db_table
+    asked = "SELECT table_collation FROM information_schema.tables WHERE table_schema = database() AND table_name = %s"
+    with connection.cursor() as cursor:
+        cursor.execute(asked, [table])
+        (before,) = cursor.fetchone()
+        for number, collation in enumerate(["utf8mb4_bin", before]):
+            cursor.execute(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}")
+            if not number:
+                yield
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_with_a_binary_collation_compares_its_names_with_ours(binary_database: None) -> None:
+    """MariaDB refuses to compare columns of two binary collations, and to make a union of them."""
+    long_ago = clock.now("default") - dt.timedelta(days=400)
+    push([{"type": "a.b", "args": [], "options": {"queue": "mail"}}])
+    RateLimit.objects.bulk_create(
+        RateLimit(key=f"queue:{name}", created_at=long_ago, updated_at=long_ago) for name in ("mail", "gone")
+    )
+    assert directory.presence({}).queues >= 1
+    ratelimits.prune(clock.now("default"), 10, "default")
+    assert set(RateLimit.objects.values_list("key", flat=True)) == {"queue:mail"}
 
 
 # A node of a Galera cluster tells the others what a transaction has changed, and not what it has locked.
