@@ -17,9 +17,9 @@ from django_ojs.client.handle import JobHandle
 from django_ojs.errors import OJSError
 from django_ojs.jobs import search
 from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.filterfields import COMMAND
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.filterfields import COMMAND
 from django_ojs.jobs.selection import JobFilter, dead_letters, names_in, with_error_type
 from django_ojs.models import Job, Workflow
 from django_ojs.rules.ids import first_at
