@@ -233,7 +233,8 @@ class Settings:
     #: How long a ticket for a WebSocket is valid. It works once.
     REALTIME_TICKET_TTL: Seconds = 30.0
     #: Origins (`https://app.example.com`, `https://*.example.com`) whose pages may connect, besides the server's own
-    #: and those in CSRF_TRUSTED_ORIGINS. Scheme and port count.
+    #: and those in CSRF_TRUSTED_ORIGINS. Scheme and port count. Where callers need no credentials, only pages of these
+    #: origins may POST what is not JSON.
     REALTIME_ALLOWED_ORIGINS: tuple[str, ...] = ()
     #: The path or URL of the WebSocket for browsers, if another server or another path than `ojs/v1/ws` serves it.
     #: None: `ojs/v1/ws` of this server, if it serves it. "": none, so the pages of the admin poll.

@@ -165,7 +165,10 @@ def check_page(request: HttpRequest) -> None:
     if request.method != "POST" or origin is None or body.is_accepted(request.META.get("CONTENT_TYPE", "")):
         return
     if not is_allowed_origin(origin, request):
-        hint = "Send JSON, or add the origin to OJS['REALTIME_ALLOWED_ORIGINS'] if its pages may call."
+        hint = (
+            "Send it with Content-Type: application/json, also without a body, or add the origin to "
+            "OJS['REALTIME_ALLOWED_ORIGINS'] if its pages may call."
+        )
         raise PermissionDenied("Pages of this origin may send JSON only.", details={"reason": "origin"}, hint=hint)
 
 

@@ -509,6 +509,8 @@ def _reader(declared: DeclaredFilter) -> Callable[[str], Any]:
         return found
 
     def read(text: str) -> Any:
+        if not text.strip():  # a variable of a shell that is not set: the filter would select more jobs without it
+            raise argparse.ArgumentTypeError("it is empty: leave it out for all")
         try:
             return declared.field_class(required=False).clean(text)
         except ValidationError as error:

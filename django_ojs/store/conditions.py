@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from django.db.models import Q
@@ -28,7 +28,6 @@ _JOB, _QUEUE, _MAINTENANCE, _CRON_RUN, _WORKER = (
 
 
 @lru_cache
-@cache
 def guarded_states(guard: Verb | State) -> tuple[State, ...]:
     """The states that a statement under this guard may touch."""
     return (guard,) if isinstance(guard, State) else tuple(states.ordered(states.sources(guard)))

@@ -513,10 +513,9 @@ def deliver_reports(folder: Path, using: str) -> int:
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         reports, unread = list[Ack | Failure](), 0
         try:
-            if not _is_ours(path):
+            if (lines := _lines(path)) is None:
                 logger.error("%s is not delivered: another user has written it.", path)
                 continue
-            lines = path.read_text("utf-8").split("\n")
         except FileNotFoundError:  # another process was first
             continue
         except (OSError, ValueError):
@@ -538,9 +537,18 @@ def deliver_reports(folder: Path, using: str) -> int:
     return taken
 
 
-def _is_ours(path: Path) -> bool:
+def _lines(path: Path) -> list[str] | None:
+    """The lines of a file; None where another user has written it."""
+    if _is_ours(path.lstat()):
+        with path.open(encoding="utf-8") as file:
+            if _is_ours(os.fstat(file.fileno())):  # there may be another file in its place by now
+                return file.read().split("\n")
+    return None
+
+
+def _is_ours(facts: os.stat_result) -> bool:
     """Whether this user has written a file, or root has, where the system knows users."""
-    return not hasattr(os, "geteuid") or path.lstat().st_uid in (os.geteuid(), 0)
+    return not hasattr(os, "geteuid") or facts.st_uid in (os.geteuid(), 0)
 
 
 def _settle(path: Path, suffix: str) -> None:

@@ -17,9 +17,10 @@ from django_ojs.client.handle import JobHandle
 from django_ojs.errors import OJSError
 from django_ojs.jobs import search
 from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.filterfields import COMMAND
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.selection import JobFilter, dead_letters, with_error_type
+from django_ojs.jobs.selection import JobFilter, dead_letters, names_in, with_error_type
 from django_ojs.models import Job, Workflow
 from django_ojs.rules.ids import first_at
 from django_ojs.states import State
@@ -206,3 +207,13 @@ def test_a_filter_keeps_within_the_limits_of_who_asks() -> None:
     assert found(only_types=["report.*"]) == {report.id}
     assert found(only_queues=["a"], only_types=["report.*"]) == found(only_queues=[]) == set()
     assert not Job.objects.filter(with_error_type("SMTPError")).exists()
+
+
+@pytest.mark.parametrize("name", names_in(COMMAND))
+def test_an_empty_filter_is_refused_and_not_left_out(name: str) -> None:
+    """It is a variable of a shell that is not set: the command would change more jobs."""
+    handle = enqueue("a.b", delay=60)
+    for text in ("", " "):
+        with pytest.raises(CommandError, match=f"argument --{name.replace('_', '-')}"):
+            run("ojs_jobs", "cancel", "--yes", "--type=a.b", f"--{name.replace('_', '-')}={text}")
+    assert handle.refresh().state == "scheduled"

@@ -213,13 +213,15 @@ def test_what_another_user_has_written_into_the_spool_ends_no_job(
 ) -> None:
     (run,) = claimed(1)
     path = keep_reports([Ack(run.id)], tmp_path)
-    owner = {"st_uid": 4711}
-    monkeypatch.setattr(Path, "lstat", lambda self: SimpleNamespace(**owner))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert deliver_reports(tmp_path, USING) == 0
+    theirs = SimpleNamespace(st_uid=os.geteuid() + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", lambda self: theirs)
+        assert deliver_reports(tmp_path, USING) == 0
     assert f"{path} is not delivered" in caplog.text
+    with monkeypatch.context() as patch:  # where it has been put in the place of ours meanwhile
+        patch.setattr(os, "fstat", lambda number: theirs)
+        assert deliver_reports(tmp_path, USING) == 0
     assert list(tmp_path.iterdir()) == [path]
-    owner["st_uid"] = 1000
     assert deliver_reports(tmp_path, USING) == 1
 
 

@@ -27,6 +27,7 @@ document.addEventListener(
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post" || form.hasAttribute("data-ojs-inline")) return; // its buttons do many things: live.js
+  if (event.defaultPrevented) return; // a script of the site has stopped it, to ask the reader or to check a field
   if (performance.now() - sent.get(form)?.at < BUSY) return event.preventDefault();
   sent.set(form, { at: performance.now(), by: event.submitter });
   event.submitter?.setAttribute("aria-busy", "true");
