@@ -32,6 +32,12 @@ from django_ojs.store.values import Choice, Claim, Claimant, QueueStatus
 from django_ojs.workerregistry import registration
 from django_ojs.workerregistry.ownership import Principal
 
+#: Of more queues only those are asked for in which there may be something to do: each costs some databases a statement.
+MANY = 500
+#: And of these no more than the parameters of a statement allow; a worker of all queues begins with another one each
+#: time.
+MOST = 5000
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fetch:
@@ -181,8 +187,12 @@ def _claimed(how: Fetch, fetches: Sequence[Fetch], using: str) -> Sequence[list[
     Where one statement does all the writing it runs by itself: BEGIN and COMMIT would be two round trips more.
     """
     now, store, choice = clock.now(using), store_of(using), how.choice
-    if not choice.queues:  # a worker that serves all queues, of which there is none yet
+    named = choice.queues
+    if not named:  # a worker that serves all queues, of which there is none yet
         return [[] for _ in fetches]
+    if len(named) > MANY:
+        occupied = store.occupied_queues(now)
+        choice = choice._replace(queues=tuple(name for name in named if name in occupied)[:MOST] or named[:1])
     claiming = _Claiming(how, choice, [one.claimant for one in fetches], now, using)
     optimistic = how.optimistic and not how.check_worker and store.claims_optimistically
     if optimistic and not _limited(choice.queues, using) and any(rows := claiming.take(optimistic=True)):
@@ -192,7 +202,7 @@ def _claimed(how: Fetch, fetches: Sequence[Fetch], using: str) -> Sequence[list[
     denied: Mapping[int, PermissionDenied] = {}
     if workers:
         asking = [registration.Asking(one.worker_id, one.who) for one in fetches]
-        admitted = registration.admit(asking, status.workers, choice.queues, now, using)
+        admitted = registration.admit(asking, status.workers, named, now, using)
         denied = admitted.denied
         claiming.claimants = [
             one if admitted.has(index, one.worker_id) else one._replace(limit=0)

@@ -60,6 +60,7 @@ from django_ojs.models.statistics import CountDelta
 from django_ojs.rules.rows import finish, holds, reserve
 from django_ojs.states import State, Verb
 from django_ojs.store.conditions import (
+    _CRON_RUN,
     _JOB,
     _QUEUE,
     _WORKER,
@@ -444,6 +445,27 @@ class Store:
 
     #: The bytes of a text column in SQL.
     octets = "octet_length({})"
+
+    def occupied_queues(self, now: dt.datetime) -> set[str]:
+        """The queues in which a FETCH may have something to do: jobs that are available or due, or a run of a schedule
+        that is put off.
+
+        It costs as much as there are such queues, however many others there are, and however many jobs they have.
+        """
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(
+                f"{self._available_queues} UNION SELECT queue FROM {_JOB} WHERE wake_at <= %s "
+                f"AND state IN ('scheduled', 'retryable') UNION SELECT queue FROM {_CRON_RUN} WHERE held",
+                [connections[self.using].ops.adapt_datetimefield_value(now)],
+            )
+            return {name for (name,) in cursor.fetchall()}
+
+    #: The queues that have available jobs: by the index of the claim, from one queue to the next.
+    _available_queues = (
+        f"WITH RECURSIVE occupied (queue) AS (SELECT min(queue) FROM {_JOB} WHERE state = 'available' UNION ALL "
+        f"SELECT (SELECT min(queue) FROM {_JOB} WHERE state = 'available' AND queue > occupied.queue) FROM occupied "
+        "WHERE occupied.queue IS NOT NULL) SELECT queue FROM occupied WHERE queue IS NOT NULL"
+    )
 
     def queue_status(
         self, queues: Sequence[str], workers: Collection[str], now: dt.datetime, *, unseen: float

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
-from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.fetch import MANY, Fetch, fetch
 from django_ojs.jobs.push import push
-from django_ojs.models import Job
+from django_ojs.models import Job, Worker
 from django_ojs.queues import configuration, maintenance
 from django_ojs.queues.configuration import configure
 from django_ojs.store import store_of
@@ -65,7 +66,7 @@ def test_a_hopeful_claim_takes_what_another_takes(names: tuple[str, ...], monkey
     assert optimistic(names, monkeypatch) == ([], 1)
 
 
-@pytest.mark.parametrize("names", [("q",), ("empty", "q")])
+@pytest.mark.parametrize("names", [("q",), ("empty", "q"), (*(f"empty-{n}" for n in range(MANY)), "q")], ids=len)
 @pytest.mark.parametrize("what", HINDRANCES)
 def test_what_a_plain_claim_cannot_do_is_left_to_the_other(
     what: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -94,3 +95,17 @@ def test_maintenance_closes_a_hopeful_claim_too(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_worker_of_all_queues_gets_nothing_where_there_is_none_yet(how: dict[str, Any]) -> None:
     assert fetch(Fetch((), count=9, worker_id="w", check_worker=False, **how)) == []
+
+
+def test_of_very_many_queues_those_without_jobs_cost_no_statement() -> None:
+    """One worker may serve the queues of thousands of tenants, and a statement takes only so many parameters."""
+    names = [f"q{number:05}" for number in range(14_000)]
+    make(queue=names[9_000])
+    make(queue=names[3_000])
+    make(queue=names[6_000], scheduled_at="2099-01-01T00:00:00Z")
+    with CaptureQueriesContext(connection) as captured:
+        rows = fetch(Fetch(names, count=9, worker_id="w"))
+    assert [row["queue"] for row in rows] == [names[3_000], names[9_000]]
+    assert len(captured) < 40
+    assert fetch(Fetch(names, count=9, worker_id="w")) == []
+    assert Worker.objects.get(pk="w").queues == names
