@@ -37,7 +37,7 @@ logger = get_logger(__name__)
 Missed = set[tuple[int, dt.datetime]]
 #: Alerts that one mail spells out.
 SPELLED_OUT = 50
-#: Alerts of one kind that are open at once: what is found beyond these is told when some of them are over.
+#: Alerts of one kind that are open at once. The scheduler raises further ones of the kind when some of these are over.
 MOST = 500
 
 

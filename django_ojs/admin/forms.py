@@ -64,7 +64,7 @@ class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def changed_meanwhile(what: str, value: str, by: str) -> str:
-    """What a form says to who would write over what another (`by`, '': nobody knows) has saved since it was shown."""
+    """The error of a field that another user has changed since the form was shown; `by` is that user, '' if unknown."""
     text = gettext("Meanwhile %(who)s has changed “%(what)s” to “%(value)s”. Save again to have your value instead.")
     value = ellipsized(value, 300) or display.NOTHING
     return text % {"who": ellipsized(by) or gettext("somebody else"), "what": what, "value": value}

@@ -157,7 +157,8 @@ class MaintenanceMode(OperatingAdmin):
 
 
 def _shown(mode: Maintenance | None) -> str:
-    """What the page shows of it. The forms send it back, so that nobody takes back, untold, what another has done."""
+    """The state of maintenance mode that the page shows. The forms send it back, so that an operator is told if another
+    has changed it meanwhile."""
     facts = (mode.enabled_at, mode.reason, mode.estimated_end, mode.auto_end) if mode else ()
     return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 

@@ -159,7 +159,8 @@ def is_allowed_origin(origin: str, request: HttpRequest) -> bool:
 
 def check_page(request: HttpRequest) -> None:
     """Raise PermissionDenied for a POST that a page of another site makes without asking first (CORS), which browsers
-    let it do without JSON. A server that lets in whoever has no credentials may be one that only the visitor reaches.
+    let it do without JSON. It is for callers without credentials: the browser of a visitor may reach a server that the
+    other site does not reach.
     """
     origin = request.META.get("HTTP_ORIGIN")
     if request.method != "POST" or origin is None or body.is_accepted(request.META.get("CONTENT_TYPE", "")):

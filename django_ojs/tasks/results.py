@@ -119,7 +119,7 @@ def alias_of(task: AnyTask, meta: Mapping[str, Any]) -> str:
 
 
 class OJSTaskError(TaskError):
-    """A `TaskError` that imports nothing: whoever may fail a job says what the class is called."""
+    """A `TaskError` that imports no module: the name of the class comes from the worker that failed the job."""
 
     __slots__ = ()
 

@@ -503,11 +503,11 @@ def keep_reports(reports: Sequence[Ack | Failure], folder: Path) -> Path:
 def deliver_reports(folder: Path, using: str) -> int:
     """Report what the files in `folder` hold; how many outcomes the server took.
 
-    A file of another user, root excepted, is left alone: whoever can write into the folder could end any job. A file is
-    deleted when each of its reports was answered. If a line of it cannot be read, or the database does not
-    take a report, it is set aside for a person to look at when the others are delivered. Raises an error of the
-    database that passes, and keeps the file then. Several processes may deliver at once: of two reports of one attempt
-    the second is refused.
+    Only files of the worker's own user and of root are delivered: otherwise another user who can write into the folder
+    could end any job. A file is deleted when each of its reports was answered. If a line of it cannot be read, or the
+    database does not take a report, it is set aside for a person to look at when the others are delivered. Raises an
+    error of the database that passes, and keeps the file then. Several processes may deliver at once: of two reports of
+    one attempt the second is refused.
     """
     taken = 0
     for path in sorted(folder.glob(f"*{SUFFIX}")):
