@@ -10,10 +10,12 @@ import gc
 import ipaddress
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -74,13 +76,21 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Thousands of tests stay to the end; no collection of garbage need look at them again."""
+    """Thousands of tests stay to the end: no collection of garbage need look at them again, nor at each 700 objects."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 10, 10)
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run of slow tests alone need not import the files that have none, which are most."""
+    if not re.match(r"slow( and |$)", config.option.markexpr) or not collection_path.match("test_*.py"):
+        return None
+    return None if re.search(r"\b(slow|wide)\b", collection_path.read_text()) else True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -472,7 +472,8 @@ class DestructiveSerializer(ConfirmedSerializer):
         said = {name: value for name, value in data.items() if value is not None or name not in given}
         for name in sorted(given.keys() & said.keys()):
             if _written(given[name]) != _written(said[name]):
-                raise fault(name, "is another one in the query: write it in one place", said[name])
+                there = f" ({', '.join(narrowed)})" if name == "filter" and narrowed else ""
+                raise fault(name, f"is another one in the query{there}: write it in one place", said[name])
         given = {**given, **said}
         noted = {name: given[name] for name in ("states", "older_than", "filter") if given.get(name)}
         return {**super().to_internal_value(given), "noted": noted, **self.read(given)}

@@ -145,6 +145,7 @@ def test_errors_without_details_and_servers_that_are_gone(server: Any, client: G
         ("POST", "/ojs/v1/jobs", {"content-type": "text/plain"}, b"{}", (), "it sends content-type"),
         ("GET", "/ojs/manifest", {}, None, ("Content-Type",), "the header content-type"),
         ("POST", "/ojs/v1/workers/ack", JSON, b"{}", (), "an absent job_id"),
+        ("POST", "/ojs/v1/workers/nack", JSON, b'{"job_id": "j", "error": {"type": "X"}}', (), "text of an error"),
         ("POST", "/ojs/v1/jobs", JSON, b'{"args": [], "scheduled_at": "2030-01-01T00:00:00+02:00"}', (), "its zone"),
     ],
 )

@@ -211,6 +211,8 @@ def request_of(
         raise NotOverGrpc("in a message, absent args are no arguments")
     if operation.rpc in ("Ack", "Nack") and not fields and not document.get("job_id"):
         raise NotOverGrpc("in a message, an absent job_id is the id of no job")
+    if operation.rpc == "Nack" and isinstance(error := document.get("error"), dict) and "message" not in error:
+        raise NotOverGrpc("in a message, the absent text of an error is an empty one")
     if any(_ZONED.fullmatch(str(document.get(name))) for name in ("scheduled_at", "expires_at")):
         raise NotOverGrpc("a message keeps an instant without its zone")
     return operation, document | dict(parse_qsl(url.query, keep_blank_values=True)) | fields
