@@ -101,8 +101,11 @@ class OJSBackend(BaseTaskBackend):
         try:
             encoded = plain(given)
         except (TypeError, ValueError, RecursionError):
-            check_json(given, "args")  # these two say where, and what to pass instead
-            jsontext.dumps(given)
+            try:
+                check_json(given, "args")  # these two say where, and what to pass instead
+                jsontext.dumps(given)
+            except TypeError as error:
+                raise TypeError(f"Unsupported type: {error}") from None  # in Django's words, too
             raise
 
         def store() -> tuple[results.OJSTaskResult, JobHandle]:

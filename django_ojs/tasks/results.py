@@ -125,7 +125,7 @@ class OJSTaskError(TaskError):
 
     @property
     def exception_class(self) -> type[BaseException]:
-        """The class. Raises ImportError where this process has not imported it."""
+        """The class. Raises ImportError where this process has not imported it, ValueError for what is no exception."""
         parts = self.exception_class_path.split(".")
         for size in range(len(parts) - 1, 0, -1):
             found: Any = sys.modules.get(".".join(parts[:size]))
@@ -134,6 +134,8 @@ class OJSTaskError(TaskError):
                     found = getattr(found, "__dict__", {}).get(name)
                 if isinstance(found, type) and issubclass(found, BaseException):
                     return found
+                if found is not None:
+                    raise ValueError(f"{self.exception_class_path!r} does not reference a valid exception.")
                 break
         raise ImportError(f"This process has imported no exception {self.exception_class_path!r}.")
 

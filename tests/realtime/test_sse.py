@@ -599,7 +599,7 @@ class TestRights:
             await do(remove, "mail", "move", "other")
             (row,) = await do(fetch, Fetch(["other"], worker_id="w1"))
             await do(report, [ProgressReport(row["id"], 50, "half of a secret", None)])
-            await do(ack_one, Ack(row["id"], worker_id="w1", result={"secret": True}))
+            await do(ack_one, Ack(row["id"], worker_id="w1", result='{"secret": true}'))
             await nothing_but_comments(stream)
             settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}
             (found,) = await stream.rest()
