@@ -143,7 +143,8 @@ class Settings:
     #: Whether maintenance mode ends by itself at its estimated end, unless the operator chose when starting it.
     MAINTENANCE_AUTO_END: bool = False
     # Limits
-    #: The largest serialised envelope.
+    #: The largest serialised envelope. Its id and the trace context in its `meta`, which the server may add, do not
+    #: count.
     MAX_ENVELOPE_BYTES: Bytes = 1_048_576
     #: The largest serialised `meta`.
     MAX_META_BYTES: Bytes = 65_536

@@ -92,6 +92,9 @@ RETRY = Table(
     },
 )
 
+#: How often a job is tried, beside its policy: gRPC's field and a published command line. The policy's own beats it.
+ATTEMPTS = Table(OPTION.place, _EVERYWHERE, {"max_attempts": "retry.max_attempts"})
+
 #: How the waits between the attempts of a job grow (jobs 1.3).
 BACKOFF_STRATEGY = Table("`backoff_strategy` of a retry policy", _EVERYWHERE, {"none": "constant"})
 
@@ -165,11 +168,17 @@ EVENT_TYPE = Table(
     },
 )
 
-#: What `GET /events` and the history of a job are asked for.
-EVENT_QUERY = Table("the query of events", "HTTP", {"type": "types", "queue": "queues"})
+#: What `GET /events`, the history of a job and its log are asked for.
+EVENT_QUERY = Table(
+    "the query of events, and of a job's log", "HTTP", {"type": "types", "queue": "queues", "cursor": "after"}
+)
 
-#: What a stream of events is asked for.
-STREAM_QUERY = Table("the query of an event stream", "SSE", {"types": "event_types", "type": "event_types"})
+#: What a stream of events is asked for, and where it begins. `GET /events` calls that `after` where it is no stream.
+STREAM_QUERY = Table(
+    "the query of an event stream",
+    "SSE",
+    {"types": "event_types", "type": "event_types", "after": "last_event_id", "cursor": "last_event_id"},
+)
 
 #: What a webhook gets.
 SUBSCRIPTION = Table("a webhook", "HTTP, Python", {"filters": "filter"})
@@ -212,6 +221,7 @@ FILTER = Table("`filter` or `filters` of a subscription", "WebSocket", {"types":
 TABLES = (
     OPTION,
     RETRY,
+    ATTEMPTS,
     BACKOFF_STRATEGY,
     UNIQUE,
     ON_CONFLICT,
@@ -428,7 +438,8 @@ _POLICIES: dict[str, _PolicySpelling] = {"retry": _RETRY, "unique": _UNIQUE, "ra
 _PLACES = tuple(_POLICIES.items())
 #: An envelope without these has nothing to read here: most have none.
 _CARRIERS = frozenset({*_POLICIES, "options"})
-_OPTION_WORDS = frozenset(OPTION.words)
+_IN_OPTIONS: Mapping[str, str] = {**OPTION.words, **ATTEMPTS.words}
+_OPTION_WORDS = frozenset(_IN_OPTIONS)
 #: What has a meaning in the `options` of a job.
 OPTIONS = attributes.OPTIONS | _OPTION_WORDS
 
@@ -504,7 +515,7 @@ def _with_options(document: dict[str, Any], names: dict[str, str], path: str = "
     options = document.get("options")
     if not isinstance(options, dict) or _OPTION_WORDS.isdisjoint(options):
         return document
-    found = {name: value for name, value in options.items() if name not in OPTION.words}
+    found = {name: value for name, value in options.items() if name not in _OPTION_WORDS}
     for written, canonical in OPTION.words.items():
         value, below = options.get(written), found.get(canonical)
         if value is None:
@@ -514,7 +525,25 @@ def _with_options(document: dict[str, Any], names: dict[str, str], path: str = "
         elif below is None or (canonical == "meta" and isinstance(below, dict)):
             found[canonical] = value
             names[f"{path}options.{canonical}"] = f"{path}options.{written}"
+    if (most := options.get("max_attempts")) is not None:
+        _set_attempts(most, document, found, names, path)
     return {**document, "options": found}
+
+
+def _set_attempts(
+    most: Any, document: dict[str, Any], options: dict[str, Any], names: dict[str, str], path: str
+) -> None:
+    """Put `max_attempts` of the options into the policy: that of the options, which may say how many itself, or that
+    beside them. The other arguments as for `_with_options`; `options` are those in the words of the specification."""
+    policy = options.get("retry")
+    if policy is None:
+        policy = {} if document.get("retry") is None else document["retry"]
+        names[f"{path}options.retry"] = f"{path}retry"
+    elif isinstance(policy, dict) and policy.get(RETRY.name_in(policy, "max_attempts")) is not None:
+        return
+    if isinstance(policy, dict):
+        options["retry"] = {**policy, "max_attempts": most}
+        names[f"{path}options.retry.max_attempts"] = f"{path}options.max_attempts"
 
 
 def rivals(name: str) -> frozenset[str]:
@@ -585,11 +614,11 @@ def _workflow(document: Any, path: str, names: dict[str, str], inherited: Iterab
     found = _with_options(document, names, f"{path}.")
     options = found.get("options")
     options = options if isinstance(options, dict) else {}
-    passed = [name for name in inherited if options.get(OPTION.words[name]) is None]
+    passed = [name for name in inherited if options.get(_IN_OPTIONS[name].partition(".")[0]) is None]
     for name in passed:
-        names[f"{path}.options.{OPTION.words[name]}"] = f"{path}.options.{name}"
+        names[f"{path}.options.{_IN_OPTIONS[name]}"] = f"{path}.options.{name}"
     own = document.get("options")
-    passed += [name for name in OPTION.words if isinstance(own, dict) and own.get(name) is not None]
+    passed += [name for name in _IN_OPTIONS if isinstance(own, dict) and own.get(name) is not None]
     parts: dict[str, Any] = {}
     for key in ("steps", "jobs"):
         if isinstance(items := document.get(key), list):

@@ -378,15 +378,16 @@ class BulkViewSet(Idempotent, OJSViewSet):
             return said
 
         items = [item(index, job_id) for index, job_id in enumerate(ids)]
-        total = len(items)
-        succeeded = sum(item["status"] == verb.done for item in items)
-        fine = sum("error" not in item for item in items)
+        jobs = {item["job_id"]: item for item in items}.values()  # an id that is named twice is one job
+        total = len(jobs)
+        succeeded = sum(item["status"] == verb.done for item in jobs)
+        fine = sum("error" not in item for item in jobs)
         changed = [str(job_id) for job_id, outcome in outcomes.items() if not isinstance(outcome, OJSError)]
         self.act.detail = {"matched": total, "succeeded": succeeded, "job_ids": changed} | bulk.noted(asked)
         answer = {"total_matched": total, verb.done: succeeded, "skipped": total - succeeded, "failed": total - fine}
         status = _status(fine, total, 200, partial=partial)
         text = media.to_text(self.represent({**answer, **(more or {}), "items": items}))
-        return Answer(status, text, {"X-OJS-Batch-Size": str(total)})
+        return Answer(status, text, {"X-OJS-Batch-Size": str(len(ids))})
 
 
 def shown_error(view: OJSViewSet, error: OJSError) -> dict[str, Any]:

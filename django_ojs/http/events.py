@@ -128,9 +128,9 @@ class EventViewSet(OJSViewSet):
         limit = _limit(request)
         number = query.integer(request, "page", minimum=1)
         size = query.integer(request, "per_page", minimum=1)
-        wanted, after = wanted_by(request), query.text(request, "after")
-        if after or (number is None and size is None):
-            return self._page(_read(request, wanted, limit), limit)
+        wanted = wanted_by(request)
+        if query.behind(request, bool) or (number is None and size is None):
+            return self._page(read_log(request, wanted, limit), limit)
         return self._newest(wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE))
 
     def stream(self, request: Request) -> Any:
@@ -162,7 +162,7 @@ class EventViewSet(OJSViewSet):
         else:
             permissions.check_row(request, row)
             job = {"state": row["state"], "attempt": row["attempt"]}
-        return self._page(_read(request, wanted, limit), limit, job_id=identifier, **job)
+        return self._page(read_log(request, wanted, limit), limit, job_id=identifier, **job)
 
     @operation(scope="read", answer=TicketSerializer, statuses=(201,))
     def ticket(self, request: Request) -> Response:
@@ -233,13 +233,11 @@ def _limit(request: Request) -> int:
     return min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
 
 
-def _read(request: Request, wanted: Filter, limit: int) -> log.EventPage:
-    return log.read(
-        wanted=wanted,
-        after=query.text(request, "after") or None,
-        since=query.instant(request, "since"),
-        until=query.instant(request, "until"),
-        limit=limit,
+def read_log(request: Request, wanted: Filter, limit: int) -> log.EventPage:
+    """The page of the log that the query asks for, oldest first."""
+    since, until = query.instant(request, "since"), query.instant(request, "until")
+    return query.behind(
+        request, lambda after: log.read(wanted=wanted, after=after, since=since, until=until, limit=limit)
     )
 
 

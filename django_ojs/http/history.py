@@ -24,7 +24,14 @@ from django_ojs.events.filters import Filter
 from django_ojs.events.history import HistoryQuery
 from django_ojs.http import fields, links, pagination, permissions, query
 from django_ojs.http.base import OJSViewSet, using
-from django_ojs.http.events import DEFAULT_EVENTS, MAX_EVENTS, EventSerializer, JobHistorySerializer, wanted_by
+from django_ojs.http.events import (
+    DEFAULT_EVENTS,
+    MAX_EVENTS,
+    EventSerializer,
+    JobHistorySerializer,
+    read_log,
+    wanted_by,
+)
 from django_ojs.http.jobserializers import FailureField
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import SortKey
@@ -39,7 +46,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, query_fault, shorten
-from django_ojs.spellings import EVENT_QUERY
+from django_ojs.spellings import EVENT_QUERY, as_named, as_written
 from django_ojs.statistics import happenings
 
 #: How many events a page of the whole history has, and how far the default of its statistics looks back.
@@ -216,13 +223,7 @@ class HistoryViewSet(_SwitchedViewSet):
         except NotFound:  # pruned, perhaps before its events
             if not log.read(wanted=dataclasses.replace(wanted, types=history.EVERY_TYPE), limit=1).events:
                 raise
-        page = log.read(
-            wanted=wanted,
-            after=query.text(request, "cursor") or query.text(request, "after") or None,
-            since=query.instant(request, "since"),
-            until=query.instant(request, "until"),
-            limit=limit,
-        )
+        page = read_log(request, wanted, limit)
         size = None if row is None else _args_size(row)
         events = [history.entry(event, size) for event in page.events]
         shown = RawJSON(jsontext.dumps(self.get_serializer(many=True).to_representation(events)))
@@ -296,10 +297,11 @@ class WholeHistoryViewSet(_SwitchedViewSet):
         asked = query.integer(request, "limit", minimum=1) or PER_PAGE
         limit, wanted = min(asked, MAX_EVENTS), _asked(request, actor_type=_one_of(request, "actor_type", _ACTORS))
         since, until = query.instant(request, "start"), query.instant(request, "end")
-        page = log.earlier(
-            wanted.events, before=query.text(request, "cursor") or None, since=since, until=until,
-            accepts=wanted.accepts, limit=limit,
-        )  # fmt: skip
+        with as_written(as_named({"after": "cursor"})):
+            page = log.earlier(
+                wanted.events, before=query.text(request, "cursor") or None, since=since, until=until,
+                accepts=wanted.accepts, limit=limit,
+            )  # fmt: skip
         entries = [history.entry(event) for event in page.events]
         shown = RawJSON(jsontext.dumps(self.get_serializer(many=True).to_representation(entries)))
         standing: dict[str, Any] = {"limit": limit, "per_page": limit, "has_more": page.has_more}
@@ -386,7 +388,7 @@ def _attempts(row: JobRow, page: AttemptPage, window: pagination.PageWindow) -> 
     standing = pagination.standing(page.total, window.limit, window.offset, has_more=page.has_more)
     following = None
     if page.has_more:
-        following = pagination.encode(window.offset + window.limit, page.attempts[-1].number)
+        following = window.cursor(window.offset + window.limit, page.attempts[-1].number)
         standing["next_cursor"] = following
     meta = jsontext.loads(row["meta"]) if redaction.site_rules() else None
     shown: list[Attempt] = [one.redacted(row["type"], meta) for one in page.attempts]

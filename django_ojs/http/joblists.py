@@ -218,10 +218,10 @@ def searched(
     if minimum:
         standing["total_is_minimum"] = True
     if left:
-        standing["next_cursor"] = pagination.encode(window.offset + len(chosen), chosen[-1])
+        standing["next_cursor"] = window.cursor(window.offset + len(chosen), chosen[-1])
     elif not whole:
         edge = [done.edge] if len(order) == 1 else [done.edge, _LOWEST if key.descending else _HIGHEST]
-        standing["next_cursor"] = pagination.encode(before + len(found), edge)
+        standing["next_cursor"] = window.cursor(before + len(found), edge)
         back_to = done.edge if isinstance(done.edge, dt.datetime) else ids.time_of(done.edge)
         standing["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
     return ListPage([shown[job_id] for job_id in job_ids if job_id in shown], standing)
@@ -267,9 +267,9 @@ def stretched(
         standing["total_is_minimum"] = True
     if left:
         values = [shown[-1][key.column] for key in order]
-        standing["next_cursor"] = pagination.encode(window.offset + len(shown), [*values, begin or "", end or ""])
+        standing["next_cursor"] = window.cursor(window.offset + len(shown), [*values, begin or "", end or ""])
     elif end is not None:
-        standing["next_cursor"] = pagination.encode(window.offset + len(shown), [*("" for _ in order), end, ""])
+        standing["next_cursor"] = window.cursor(window.offset + len(shown), [*("" for _ in order), end, ""])
         back_to = end if isinstance(end, dt.datetime) else ids.time_of(end)
         standing["searched"] = {"jobs": depth, "up_to": format_instant(back_to)}
     return ListPage(shown, standing)

@@ -1,6 +1,7 @@
 """Pages of a list, by opaque cursor, by page or by offset (binding 1.7): the same object for every list.
 
-The cursor holds the sort key of the last row, so rows that come or go in between shift nothing.
+The cursor holds the sort key of the last row, so rows that come or go in between shift nothing, and a mark of the
+list and its order: in any other one it would leave rows out without a word.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import binascii
 import datetime as dt
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -56,13 +58,19 @@ class SortKey(NamedTuple):
 class PageWindow(NamedTuple):
     """What the request asks for: `after` is the key of the row before the page, `offset` its place.
 
-    `named` is the parameter that says where the page begins.
+    `named` is the parameter that says where the page begins, `mark` what its cursors have of the list.
     """
 
     limit: int
     offset: int
     after: list[Any] | None
-    named: str = "offset"
+    named: str
+    mark: str
+
+    def cursor(self, place: int, values: Iterable[Any]) -> str:
+        """The cursor behind the row with these values of the order's columns, which is the `place`th of the list."""
+        texts = [value.isoformat() if isinstance(value, dt.datetime) else str(value) for value in values]
+        return base64.urlsafe_b64encode(json.dumps([place, self.mark, *texts]).encode()).decode().rstrip("=")
 
 
 class OJSPagination(BasePagination):
@@ -168,13 +176,21 @@ def read(
     limit = min(next(filter(None, sizes), default), maximum)
     page = query.integer(request, "page", minimum=1)
     offset = query.integer(request, "offset", minimum=0)
-    cursor = request.query_params.get("cursor")
+    cursor, mark = request.query_params.get("cursor"), mark_of(request, order)
     if cursor:
-        place, after = _decode(cursor, order)
-        return PageWindow(limit, place, after, "cursor")
+        place, after = _decode(cursor, order, mark)
+        return PageWindow(limit, place, after, "cursor", mark)
     if page is not None:
-        return PageWindow(limit, (page - 1) * limit, None, "page")
-    return PageWindow(limit, offset or 0, None)
+        return PageWindow(limit, (page - 1) * limit, None, "page", mark)
+    return PageWindow(limit, offset or 0, None, "offset", mark)
+
+
+def mark_of(request: Request, order: Sequence[SortKey]) -> str:
+    """What tells the list of a request, in this order, from any other one."""
+    view = request.parser_context["view"]
+    columns = [f"-{key.column}" if key.descending else key.column for key in order]
+    said = (type(view).__name__, getattr(view, "action", ""), *map(str, view.kwargs.values()), *columns)
+    return f"{zlib.crc32(' '.join(said).lower().encode(errors='replace')):08x}"
 
 
 def standing(total: int, limit: int, offset: int = 0, *, has_more: bool = False) -> dict[str, Any]:
@@ -193,7 +209,8 @@ def _page(found: list[Any], window: PageWindow, total: int, order: Sequence[Sort
     shown = found[: window.limit]
     pagination = standing(total, window.limit, window.offset, has_more=len(found) > window.limit)
     if pagination["has_more"]:
-        pagination["next_cursor"] = encode(window.offset + window.limit, [_value(shown[-1], k.column) for k in order])
+        last = [_value(shown[-1], key.column) for key in order]
+        pagination["next_cursor"] = window.cursor(window.offset + window.limit, last)
     return ListPage(shown, pagination)
 
 
@@ -211,23 +228,20 @@ def _value(row: Any, column: str) -> Any:
     return getattr(row, column) if isinstance(row, Model) else row[column]
 
 
-def encode(place: int, values: Iterable[Any]) -> str:
-    """The cursor behind the row with these values of the order's columns, which is the `place`th of the list."""
-    texts = [value.isoformat() if isinstance(value, dt.datetime) else str(value) for value in values]
-    return base64.urlsafe_b64encode(json.dumps([place, *texts]).encode()).decode().rstrip("=")
-
-
-def _decode(cursor: str, order: Sequence[SortKey]) -> tuple[int, list[Any]]:
+def _decode(cursor: str, order: Sequence[SortKey], mark: str) -> tuple[int, list[Any]]:
     try:
         if len(cursor) > _MAX_CURSOR:
             raise ValueError("too long")
-        place, *values = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        place, given, *values = json.loads(text)
         if type(place) is not int or not 0 <= place < 2**53 or not all(isinstance(value, str) for value in values):
             raise ValueError("not of ours")
+        if given != mark:
+            raise ValueError("of another list, or another order")
         return place, [key.parse(value) for key, value in zip(order, values, strict=True)]
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as error:
         raise InvalidRequest(
-            "The query parameter cursor is none that this list gave out.",
+            "The query parameter cursor is none that this list gave out in this order.",
             details={"field": "cursor"},
             hint="Pass next_cursor exactly as it was returned, or leave cursor out to begin anew.",
         ) from error

@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -26,7 +26,9 @@ from django_ojs.models.fields import same_name
 from django_ojs.rules import durations
 from django_ojs.rules.faults import checked, query_fault
 from django_ojs.rules.ids import parse_id
-from django_ojs.spellings import Table
+from django_ojs.spellings import EVENT_QUERY, Table, as_named, as_written
+
+T = TypeVar("T")
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255
@@ -97,6 +99,14 @@ def texts(request: Request, name: str, table: Table | None = None, *, most: int 
     written = table.name_in(request.query_params, name) if table else name
     given = request.query_params.get(written)
     return [] if given is None else checked(partial(read_texts, most=most), given, written, query_fault)
+
+
+def behind(request: Request, read: Callable[[str | None], T]) -> T:
+    """What `read` makes of the `after` of events or lines, under this name or another one; None where absent."""
+    written = EVENT_QUERY.name_in(request.query_params, "after")
+    given = text(request, written) or None
+    with as_written(as_named({"after": written})):
+        return read(given)
 
 
 def instant(request: Request, name: str) -> dt.datetime | None:

@@ -565,15 +565,13 @@ class QueueViewSet(OJSViewSet):
         scope="read",
         doors="public",
         answer=PriorityStatsSerializer,
-        errors=(400,),
-        missing_ok=True,
     )
     def priority_stats(self, request: Request, name: str) -> Response:
         """Jobs that can be fetched, by priority.
 
         The highest first.
         """
-        check_queue(request, fields.queue_name(name))
+        check_queue(request, _path_name(name))
         jobs = Job.objects.using(router.db_for_write(Job)).filter(queue=name, state=State.AVAILABLE)
         jobs = jobs.filter(visible(request))
         found = [*jobs.order_by("-priority").values_list("priority").annotate(count=Count("pk"))]

@@ -156,7 +156,7 @@ def _subscribe(message: dict[str, Any]) -> Subscribe:
 def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
     kind, _, name = channel.partition(":")
     scope: dict[str, Any] = {}
-    if kind == "job" and (job_id := parse_id(name)) is not None:
+    if kind == "job" and (job_id := parse_id(name.lower())) is not None:
         scope = {"job_ids": (job_id,)}
     elif kind == "queue":
         try:
@@ -209,7 +209,7 @@ def _filter(given: dict[str, Any], path: str) -> Filter:
 
 
 def _uuid(name: str, value: str) -> uuid.UUID:
-    found = parse_id(value)
+    found = parse_id(value.lower())
     if found is None:
         raise InvalidRequest(f"{name} must be UUIDv7s, not {shorten(value)!r}.", details={"field": name})
     return found

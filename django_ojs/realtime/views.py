@@ -257,7 +257,8 @@ def _beginning(request: Request) -> Beginning:
     using = log.database()
     tenants.refuse_streams(using)
     order.catch_up(using, strict=False)
-    last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, "last_event_id")
+    named = STREAM_QUERY.name_in(request.query_params, "last_event_id")
+    last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, named)
     if last:
         try:
             found, gap = log.resume(last, using)

@@ -456,6 +456,9 @@ MAX_STRING = 1_048_576  #: characters
 # well under this, so that only envelopes near the limit are serialised as a whole to be measured.
 _OVERHEAD_BYTES = 1_024
 _WIDEST = 4  #: bytes of a character at most, so that most texts need not be measured
+#: What the server adds to `meta`, from the headers of the request. Like the id, which it adds too, it does not count: a
+#: job that a client may send is not too large because of what comes to it on the way.
+_ADDED = frozenset({"traceparent", "tracestate", "trace_id", "baggage", "request_id"})
 
 
 def to_text(value: Any, path: str, canonical: str = "") -> str:
@@ -487,13 +490,24 @@ def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: in
         return
     if sum(map(byte_length, texts)) + _OVERHEAD_BYTES <= maximum:
         return
-    size = byte_length(to_text(document, "job"))
+    size = byte_length(to_text(_as_sent(document), "job"))
     if size > maximum:
         details = {"actual_bytes": size, "max_bytes": maximum, "field": "envelope"}
         raise PayloadTooLarge(
             phrase("The envelope takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
             details=details,
         )
+
+
+def _as_sent(document: dict[str, Any]) -> dict[str, Any]:
+    """The envelope without what the server adds to one."""
+    meta = _without_added(document.get("meta"))
+    sent = {name: value for name, value in document.items() if name not in ("id", "meta")}
+    return {**sent, "meta": meta} if meta else sent
+
+
+def _without_added(meta: Any) -> Any:
+    return {name: meta[name] for name in meta if name not in _ADDED} if isinstance(meta, dict) else meta
 
 
 def check_members(document: dict[str, Any], maximum: int) -> None:
@@ -536,7 +550,7 @@ def check_shape(attributes: dict[str, Any]) -> None:
                 shorten(name),
                 phrase("must not nest deeper than %(most)s levels, the envelope included", most=MAX_DEPTH),
             )
-    _check_members(attributes)
+    _check_members({**attributes, "meta": _without_added(attributes.get("meta"))})
 
 
 def _check_members(attributes: dict[str, Any]) -> None:

@@ -117,22 +117,34 @@ def nearest_instant(text: object) -> dt.datetime:
 
 
 def _read_instant(text: object) -> dt.datetime:
-    """The instant, however early or late. One whose zone leads beyond the calendar is as far as that goes."""
+    """The instant, however early or late. One whose zone leads beyond the calendar is as far as that goes. A leap
+    second counts as the second after it."""
     found = _INSTANT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise ValueError(phrase("must be an RFC 3339 timestamp with a time zone, such as 2026-03-15T09:30:00Z"))
     *digits, fraction, sign, hours, minutes = found.groups()
     year, month, day, hour, minute, second = map(int, digits)
     micro = int(fraction[:6].ljust(6, "0")) if fraction else 0
+    offset, leap = dt.timedelta(), dt.timedelta()
     try:
+        offset = _offset(sign, int(hours), int(minutes)) if sign else offset
+        if second == 60 and _may_be_leap(dt.datetime(year, month, day, hour, minute, tzinfo=UTC), offset):
+            second, leap = 59, dt.timedelta(seconds=1)
         instant = dt.datetime(year, month, day, hour, minute, second, micro, UTC)
-        offset = _offset(sign, int(hours), int(minutes)) if sign else dt.timedelta()
     except ValueError as error:
         raise ValueError(phrase("is not a real instant: %(error)s", error=error)) from error
     try:
-        return instant - offset
+        return instant - offset + leap
     except OverflowError:
         return instant
+
+
+def _may_be_leap(minute: dt.datetime, offset: dt.timedelta) -> bool:
+    """Whether a minute may have a second 60: the last one of June or December, in UTC (RFC 3339, 5.7)."""
+    try:
+        return f"{minute - offset:%m-%d %H:%M}" in ("06-30 23:59", "12-31 23:59")
+    except OverflowError:
+        return False
 
 
 #: What every database can store and every time zone can show: MariaDB begins in the year 1000, and a day at

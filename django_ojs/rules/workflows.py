@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from itertools import chain, count
+from typing import Any, TypeGuard
 
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, OJSError, Unsupported
@@ -274,16 +275,22 @@ MAX_STEP_ID = 255
 
 
 def step_ids(items: Sequence[dict[str, Any]], word: str) -> list[str]:
-    """The id of each item: its own, else its name where that is free, else `word-{index}`; '' for a faulty one."""
+    """The id of each item: its own, else its name where that is free, else `word-{index}`; '' for a faulty one.
+
+    Those that are made here begin with the ids of the workflows around them, and so may be longer than one of a client.
+    """
     own = [item.get("id") for item in items]
     taken = {value for value in own if isinstance(value, str)}
     found: list[str] = []
     for index, item in enumerate(items):
-        value = own[index]
-        if value is None:
-            names = (item.get("name"), f"{word}-{index}", f"{word}-{index}.{len(items)}")
-            value = next(name for name in names if _is_id(name) and name not in taken)
-        found.append(str(value) if _is_id(value) else "")
+        value, name = own[index], item.get("name")
+        if value is not None:
+            found.append(value if _is_id(value) else "")
+        elif _is_id(name) and name not in taken:
+            found.append(name)
+        else:
+            others = (f"{word}-{index}.{number}" for number in count(len(items)))
+            found.append(next(one for one in chain((f"{word}-{index}",), others) if one not in taken))
         taken.add(found[-1])
     return found
 
@@ -371,7 +378,7 @@ def _needs_of(given: Any, index: int, places: dict[str, int], path: str) -> tupl
     return tuple(dict.fromkeys(places[name] for name in given))
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and 0 < len(value) <= MAX_STEP_ID and value.isprintable()
 
 

@@ -399,7 +399,7 @@ def check_secret(value: Any) -> str:
 
 
 def _metadata(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(jsontext.dumps(value)) > MAX_METADATA:
+    if not isinstance(value, dict) or jsontext.byte_length(jsontext.dumps(value)) > MAX_METADATA:
         raise fault("metadata", phrase("must be an object of at most %(most)s bytes", most=MAX_METADATA), value)
     return value
 

@@ -23,11 +23,14 @@ def client(settings: Any) -> Client:
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
-def test_a_forged_cursor_with_an_instant_beyond_the_calendar(client: Client, time: str) -> None:
+def test_a_forged_cursor_with_an_instant_beyond_the_calendar(
+    client: Client, time: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_ojs.http.pagination.mark_of", lambda request, order: "known")
     push([{"type": "a.b", "args": [], "retry": {"max_attempts": 1}}])
     (row,) = fetch(Fetch(["default"]))
     fail_one(Failure(row["id"], {"message": "no"}))
-    cursor = base64.urlsafe_b64encode(json.dumps([0, time, str(row["id"])]).encode()).decode()
+    cursor = base64.urlsafe_b64encode(json.dumps([0, "known", time, str(row["id"])]).encode()).decode()
     response = client.get("/ojs/v1/dead-letter", {"cursor": cursor})
     assert (response.status_code, response.json()["error"]["details"]) == (400, {"field": "cursor"})
 

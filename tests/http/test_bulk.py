@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.events import log
-from django_ojs.models import Job, Queue
+from django_ojs.models import AuditEntry, Job, Queue
 from tests.http.conftest import Api, error_of
 
 
@@ -160,6 +160,24 @@ class TestChanges:
         ]  # fmt: skip
         assert (body["total_matched"], body["cancelled"], body["skipped"]) == (6, 2, 4)
         assert bulk_events("cancel")[0]["cancelled"] == 2, "as the answer says"
+
+    @pytest.mark.parametrize(
+        "verb, good, done", [("cancel", "available", "cancelled"), ("retry", "discarded", "retried"),
+                             ("delete", "completed", "deleted")]
+    )  # fmt: skip
+    @pytest.mark.parametrize("atomicity", ["partial", "atomic"])
+    def test_a_job_that_is_named_twice_counts_once(
+        self, api: Api, jobs: dict[str, str], verb: str, good: str, done: str, atomicity: str
+    ) -> None:
+        ids = [jobs[good], jobs[good], jobs[good].upper()]
+        response = api.post(f"/jobs/bulk/{verb}", {"job_ids": ids, "atomicity": atomicity})
+        body = response.json()
+        assert (response.status_code, statuses(response), response["X-OJS-Batch-Size"]) == (200, [done] * 3, "3")
+        assert (body["total_matched"], body[done], body["skipped"], body["failed"]) == (1, 1, 0, 0)
+        (event,) = bulk_events(verb)
+        assert (event["total"], event[done], event["skipped"]) == (1, 1, 0), "as the answer says"
+        detail = AuditEntry.objects.get(action=f"job.bulk_{verb}").detail
+        assert (detail["matched"], detail["succeeded"], detail["job_ids"]) == (1, 1, [jobs[good]])
 
     def test_cancel_by_filter_spares_what_runs(self, api: Api, jobs: dict[str, str]) -> None:
         response = api.post("/jobs/bulk/cancel", {"filter": {}})

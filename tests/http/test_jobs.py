@@ -334,3 +334,15 @@ def test_an_envelope_over_the_limit_is_413_and_a_large_meta_has_its_own_code(api
     assert error["details"]["field"] == "envelope"
     assert error["details"]["max_bytes"] == 1_048_576
     error_of(api.post("/jobs", {"type": "a.b", "args": [], "meta": {"x": "y" * 66_000}}), 413, "metadata_too_large")
+
+
+def test_what_comes_to_an_envelope_on_its_way_does_not_count(api: Api, settings: Any, enqueue_middleware: Any) -> None:
+    settings.OJS = {**settings.OJS, "MAX_ENVELOPE_BYTES": 3000}
+    enqueue_middleware(lambda job, proceed: proceed(job))
+    headers = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "x-request-id": "r-1"}
+    empty = '{"type":"a.b","args":[""]}'
+    for size, status in ((3000, 201), (3001, 413)):
+        body = empty.replace('""', f'"{"x" * (size - len(empty))}"')
+        answer = api.raw("/jobs", body.encode(), **headers)
+        assert answer.status_code == status, answer.content
+    assert Job.objects.get().meta["trace_id"] == "1" * 32

@@ -330,9 +330,10 @@ def test_a_misspelt_word_is_refused_where_there_are_only_some(api: Api, query: s
 @pytest.mark.parametrize(
     "value", ["\0", "a\0b", "\ud800", "9" * 30, "-" + "9" * 30, "9" * 1000, "0001-01-01T00:00:00Z"]
 )
-def test_no_made_up_cursor_breaks_a_list(api: Api, path: str, value: str) -> None:
+def test_no_made_up_cursor_breaks_a_list(api: Api, path: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ojs.http.pagination.mark_of", lambda request, order: "known")
     for values in ([value], [value, "1"], [value, UUID], ["1", value], ["2026-01-01T00:00:00Z", value]):
-        cursor = base64.urlsafe_b64encode(json.dumps([0, *values]).encode()).decode().rstrip("=")
+        cursor = base64.urlsafe_b64encode(json.dumps([0, "known", *values]).encode()).decode().rstrip("=")
         response = api.get(f"{path}{'&' if '?' in path else '?'}cursor={cursor}")
         if response.status_code != 200:
             error_of(response, 400, "invalid_request")
@@ -408,9 +409,39 @@ def test_a_malformed_page_is_refused(api: Api, path: str, name: str, value: str)
     assert error_of(response, 400, "invalid_request")["details"]["field"] == name
 
 
-def test_a_cursor_of_another_list_is_refused_or_harmless(api: Api, seven_queues: list[str]) -> None:
-    cursor = api.get("/queues", {"limit": 2}).json()["pagination"]["next_cursor"]
-    error_of(api.get("/dead-letter", {"cursor": cursor}), 400, "invalid_request")
+def test_a_cursor_counts_in_its_own_list_and_order_only(api: Api, seven_queues: list[str]) -> None:
+    """In another one it would leave out rows, and nothing would say so."""
+    for name in ("a", "b"):
+        api.post("/cron", {"name": name, "cron": "@daily", "type": "a.b"})
+        api.push(scheduled_at="2098-01-01T00:00:00Z", rate_limit={"key": name, "concurrency": 1})
+        api.dead_letter()
+        api.dead_letter(queue="dead")
+    lists = [
+        "/queues?", "/cron?", "/rate-limits?", "/jobs?", "/jobs?order=asc", "/jobs?sort=priority",
+        "/jobs?sort=priority&order=asc", "/jobs?sort=scheduled_at", "/jobs?sort=finished_at", "/dead-letter?",
+    ]  # fmt: skip
+    cursors = {path: api.get(f"{path}&limit=1").json()["pagination"].get("next_cursor") for path in lists}
+    assert len(set(cursors.values())) == len(lists)
+    for path in lists:
+        for other, cursor in cursors.items():
+            response = api.get(f"{path}&cursor={cursor}")
+            if other == path:
+                assert response.status_code == 200, response.content
+            else:
+                error = error_of(response, 400, "invalid_request")
+                assert error["details"] == {"field": "cursor"}
+    assert api.get(f"/admin/jobs?cursor={cursors['/jobs?']}").status_code == 200, "the same list"
+    assert api.get(f"/crons?cursor={cursors['/cron?']}").status_code == 200
+
+
+def test_a_cursor_of_the_attempts_of_a_job_is_none_of_another_job(api: Api) -> None:
+    one, other = (api.push(queue=queue)["id"] for queue in ("q1", "q2"))
+    for queue in ("q1", "q2") * 2:
+        api.post("/workers/nack", {"job_id": api.fetch(queue)["id"], "requeue": True})
+    cursor = api.get(f"/jobs/{one}/attempts", {"limit": 1}).json()["next_cursor"]
+    assert cursor
+    assert api.get(f"/jobs/{one.upper()}/attempts", {"cursor": cursor}).status_code == 200
+    error_of(api.get(f"/jobs/{other}/attempts", {"cursor": cursor}), 400, "invalid_request")
 
 
 def test_the_filters_of_dead_letters_refuse_what_no_database_takes(api: Api) -> None:

@@ -211,7 +211,7 @@ class TestPriority:
             "distribution": [{"priority": 5, "count": 1}, {"priority": 0, "count": 2}, {"priority": -3, "count": 1}],
         }
         assert api.get("/queues/none/priority-stats").json()["total"] == 0
-        error_of(api.get("/queues/A%20b/priority-stats"), 400, "invalid_request")
+        error_of(api.get("/queues/A%20b/priority-stats"), 404, "not_found")
 
 
 class TestFullQueue:

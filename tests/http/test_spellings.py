@@ -91,9 +91,16 @@ OPTIONS = {"retry": {"max_attempts": 2}, "scheduled_at": "2098-01-01T00:00:00Z",
 
 
 def in_options(api: Api, name: str) -> Any:
-    """What jobs are like that have it in their options, by every way that leads to one."""
     word = spellings.OPTION.words.get(name, name)
-    options = {name: OPTIONS[word]}
+    return as_options(api, {name: OPTIONS[word]}, word)
+
+
+def as_attempts(api: Api, name: str) -> Any:
+    return as_options(api, {"max_attempts": 2} if name == "max_attempts" else {"retry": {"max_attempts": 2}}, "retry")
+
+
+def as_options(api: Api, options: dict[str, Any], word: str) -> Any:
+    """What jobs are like that have these options, by every way that leads to one."""
     sent, plain = {"type": "a.b", "args": [], "options": options}, {"type": "a.b", "args": []}
     assert validate(sent) == []
     rows = [api.post("/jobs", sent).json()["job"]["id"] for _ in range(3)]  # the third time from memory
@@ -294,6 +301,8 @@ def in_the_query_of_events(api: Api, name: str) -> Any:
     job = api.push(queue="mail")
     api.push(queue="other")
     api.post(f"/jobs/{job['id']}/cancel")
+    if word == "after":
+        return in_the_query_of_events_behind_one(api, job["id"], name)
     value = {"types": "job.cancelled,job.failed", "queues": "mail,sms"}[word]
     found = [event["id"] for event in api.get("/events", {name: value, "job_id": job["id"]}).json()["events"]]
     assert len(found) == (1 if word == "types" else 2)
@@ -304,7 +313,29 @@ def in_the_query_of_events(api: Api, name: str) -> Any:
     return True
 
 
+def in_the_query_of_events_behind_one(api: Api, job_id: str, name: str) -> Any:
+    """How many events and lines are behind a cursor, and how a bad one is refused, at each path."""
+    assert api.post(f"/jobs/{held(api)}/logs", {"lines": [{"message": "a"}]}).status_code == 200
+    found = []
+    for path in ("/events", f"/events/{job_id}/history", f"/jobs/{job_id}/history"):
+        first = api.get(path, {"limit": 1, "job_id": job_id}).json()
+        query = {name: first["cursor"], "job_id": job_id, **({"page": 1} if path == "/events" else {})}
+        behind = [event["id"] for event in api.get(path, query).json()["events"]]
+        assert first["events"][0]["id"] not in behind
+        found.append(len(behind))
+    for path in ("/events", f"/events/{job_id}/history", f"/jobs/{job_id}/history", f"/jobs/{job_id}/logs"):
+        error = error_of(api.get(path, {name: "zzz"}), 400, "invalid_request")
+        assert error["details"]["field"] == name
+    return found
+
+
 def in_the_query_of_a_stream(api: Api, name: str) -> Any:
+    if spellings.STREAM_QUERY.words.get(name, name) == "last_event_id":
+        api.push()
+        api.push()
+        (event,) = api.get("/events", {"limit": 1}).json()["events"]
+        begin = views._beginning(Request(RequestFactory().get("/", {name: event["id"]})))
+        return begin.cursor == event["id"], begin.asked, begin.gap
     request = Request(RequestFactory().get("/", {name: "job.failed,job.cancelled"}))
     request.user = None
     wanted = [views.of_queue(request, "mail").wanted, views.AllEventsView().feed(request).wanted]
@@ -389,6 +420,7 @@ def in_a_filter(api: Api, name: str) -> Any:
 DOORS: dict[str, tuple[Table, Callable[[Api, str], Any]]] = {
     "options": (spellings.OPTION, in_options),
     "retry": (spellings.RETRY, in_a_policy),
+    "attempts": (spellings.ATTEMPTS, as_attempts),
     "backoff strategy": (spellings.BACKOFF_STRATEGY, as_a_backoff_strategy),
     "unique": (spellings.UNIQUE, in_a_unique_policy),
     "conflict": (spellings.ON_CONFLICT, as_a_strategy),
@@ -496,6 +528,9 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"retry_policy": 5}, "retry_policy"),
     ({"retry_policy": {"max_attempts": -1}}, "retry_policy.max_attempts"),
     ({"retry_policy": {"initial_delay_ms": -1}}, "retry_policy.initial_delay_ms"),
+    ({"max_attempts": -1}, "max_attempts"),
+    ({"max_attempts": "3", "retry": {"jitter": False}}, "max_attempts"),
+    ({"max_attempts": 3, "retry_policy": {"initial_delay_ms": -1}}, "retry_policy.initial_delay_ms"),
     ({"delay_until": "soon"}, "delay_until"),
     ({"delay_until": "+soon"}, "delay_until"),
     ({"metadata": 5}, "metadata"),
@@ -545,6 +580,30 @@ def test_faults_of_options_in_a_workflow_name_what_the_caller_wrote(
         assert error["details"]["field"] == path
         assert error["message"].startswith(f"{path}: ")
         assert [entry["path"] for entry in error["details"]["validation_errors"]] == [path]
+
+
+@pytest.mark.parametrize(
+    "job, most, echo",
+    [
+        ({"options": {"max_attempts": 2, "retry": {"jitter": False}}}, 2, {"jitter": False, "max_attempts": 2}),
+        ({"options": {"max_attempts": 2, "retry": {"max_attempts": 5}}}, 5, {"max_attempts": 5}),
+        ({"options": {"max_attempts": 2, "retry_policy": {"maxAttempts": 5}}}, 5, {"maxAttempts": 5}),
+        ({"options": {"max_attempts": 2}, "retry": {"max_attempts": 5}}, 2, {"max_attempts": 2}),
+        ({"options": {"max_attempts": 2}, "retry": {"jitter": False}}, 2, {"jitter": False, "max_attempts": 2}),
+        ({"options": {"max_attempts": None}, "retry": {"max_attempts": 5}}, 5, {"max_attempts": 5}),
+        ({"max_attempts": 2}, 3, None),
+    ],
+)
+def test_the_attempts_in_options_lie_over_a_policy_beside_them_and_under_one_among_them(
+    api: Api, job: dict[str, Any], most: int, echo: Any
+) -> None:
+    for _ in range(3):
+        stored = api.push(**job)
+        assert (stored["max_attempts"], stored.get("retry")) == (most, echo)
+        assert "options" not in stored
+    fault = error_of(api.post("/jobs", {"type": "a.b", "args": [], "options": {"max_attempts": 2}, "retry": 5}), 400,
+                     "invalid_payload")  # fmt: skip
+    assert fault["details"]["field"] == "retry"
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))
@@ -630,8 +689,8 @@ def test_no_module_of_rules_imports_the_tables() -> None:
 #: Words of the tables that mean something of their own elsewhere: members of jobs, queues and alerts, states, ways to
 #: repeat a job or to fill a queue, and parts of a cron expression or of Python.
 ALSO_CANONICAL = {
-    "active", "draining", "enqueue", "expression", "hour", "job_id", "minute", "queue", "replace", "schedule", "second",
-    "strategy", "type", "types",
+    "active", "draining", "enqueue", "expression", "hour", "job_id", "max_attempts", "minute", "queue", "replace",
+    "schedule", "second", "strategy", "type", "types",
 }  # fmt: skip
 #: What `rules/` names and does not read: to hide it, to say that it means nothing, as the kind of a fault, in answers.
 NAMED = {

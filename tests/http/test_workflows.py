@@ -309,3 +309,28 @@ def test_a_workflow_whose_first_job_is_ignored_by_its_unique_policy_is_refused(a
     response = api.post("/workflows", {"type": "chain", "steps": [unique, B]})
     assert error_of(response, 409, "duplicate")["details"]["existing_job_id"] == existing
     assert not Workflow.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "flow, ids",
+    [
+        ({"type": "chain", "steps": [{"type": "group", "id": "é" * 255, "jobs": [A]}]}, ["é" * 255 + ".job-0"]),
+        ({"type": "group", "jobs": [A, {**A, "id": "job-0"}, {**A, "id": "job-0.3"}]}, ["job-0.4", "job-0", "job-0.3"]),
+    ],
+)
+def test_the_server_finds_an_id_for_each_step(api: Api, flow: dict[str, Any], ids: list[str]) -> None:
+    response = api.post("/workflows", flow)
+    assert response.status_code == 201, response.content
+    steps = response.json()["steps"]
+    assert [step["id"] for step in steps[0].get("steps", steps)] == ids
+    assert len({step["job_id"] for step in steps[0].get("steps", steps)}) == len(ids)
+
+
+def test_ten_workflows_may_stand_inside_each_other(api: Api) -> None:
+    flow: dict[str, Any] = A
+    for depth in range(1, 12):
+        flow = {"type": "chain", "id": "x" * (255 - depth), "steps": [flow]}
+        if depth <= 10:
+            assert api.post("/workflows", {**flow, "id": None}).status_code == 201
+    error = error_of(api.post("/workflows", {**flow, "id": None}), 400, "invalid_workflow")
+    assert error["details"]["max_depth"] == 10

@@ -14,6 +14,7 @@ from django_ojs.events import filters, ids, log, order
 from django_ojs.events.catalogue import CATALOGUE, Record, of_cron, of_queue, of_worker
 from django_ojs.events.filters import Filter
 from django_ojs.models import Event
+from django_ojs.realtime import messages
 
 IDS = [uuid.UUID(int=(n << 80) | (7 << 76) | (2 << 62) | n) for n in range(1, 4)]
 SERVICE = "ojs://django-ojs/"
@@ -125,3 +126,11 @@ def test_many_filters_are_one_condition_that_a_database_takes(
     """Those of a connection with all its subscriptions."""
     found = set(Event.objects.filter(filters.condition_of([wanted] * number)))
     assert found.issuperset(event for event in written if wanted.matches(event))
+
+
+def test_the_id_of_a_job_is_read_in_capitals_too_as_at_the_other_doors() -> None:
+    job_id = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+    for asked in ({"channel": f"job:{job_id.upper()}"}, {"channel": "events", "filter": {"job_ids": [job_id.upper()]}}):
+        command = messages.parse({"action": "subscribe", **asked})
+        assert isinstance(command, messages.Subscribe)
+        assert command.wanted.job_ids == (uuid.UUID(job_id),)

@@ -498,6 +498,19 @@ def test_unknown_attributes_count_towards_the_envelope() -> None:
     assert isinstance(refusal(x_large="x" * 1_100_000), PayloadTooLarge)
 
 
+def test_what_the_server_adds_makes_no_job_too_large() -> None:
+    added = {
+        "id": ID,
+        "meta": {"traceparent": "00-" + "1" * 52, "trace_id": "1" * 32, "request_id": "r", "baggage": "a=1"},
+    }
+    limit = SETTINGS.MAX_ENVELOPE_BYTES
+    assert parse({**sized(limit), **added}, now=NOW, settings=SETTINGS)
+    with pytest.raises(PayloadTooLarge) as caught:
+        parse({**sized(limit + 1), **added}, now=NOW, settings=SETTINGS)
+    assert caught.value.details["actual_bytes"] == limit + 1
+    assert spec(args=[0] * 10_000, **added)
+
+
 @pytest.mark.parametrize(
     "document, field",
     [

@@ -136,6 +136,8 @@ def test_a_duration_is_read_or_refused(text: str) -> None:
         ("2026-03-15T09:30:00.1Z", dt.datetime(2026, 3, 15, 9, 30, 0, 100_000, tzinfo=UTC)),
         ("2026-03-15T09:30:00.123456789Z", dt.datetime(2026, 3, 15, 9, 30, 0, 123_456, tzinfo=UTC)),
         ("1000-01-02T00:00:00Z", dt.datetime(1000, 1, 2, tzinfo=UTC)),
+        ("2016-12-31T23:59:60Z", dt.datetime(2017, 1, 1, tzinfo=UTC)),
+        ("2012-07-01T01:59:60.5+02:00", dt.datetime(2012, 7, 1, 0, 0, 0, 500_000, tzinfo=UTC)),
     ],
 )
 def test_instants_are_read(text: str, instant: dt.datetime) -> None:
@@ -155,6 +157,11 @@ def test_instants_are_read(text: str, instant: dt.datetime) -> None:
         "2026-02-30T00:00:00Z",
         "2026-01-01T24:00:00Z",
         "2026-01-01T23:59:60Z",
+        "2016-12-31T22:59:60Z",
+        "2016-12-31T23:59:60+01:00",
+        "2016-12-31T23:59:61Z",
+        "2016-06-31T23:59:60Z",
+        "0001-01-01T00:00:60+01:00",
         "0000-01-01T00:00:00Z",
         "2026-01-01T00:00:00+24:00",
         "2026-01-01T00:00:00+01:60",
@@ -185,6 +192,7 @@ def test_what_is_no_instant_is_refused(text: object) -> None:
         ("9999-12-31T23:59:59-23:59", durations.LATEST),
         ("0001-01-01T00:00:00Z", durations.EARLIEST),
         ("0001-01-01T00:00:00+23:59", durations.EARLIEST),
+        ("9999-12-31T23:59:60Z", durations.LATEST),
     ],
 )
 def test_an_instant_that_no_database_keeps_counts_as_the_nearest(text: str, instant: dt.datetime) -> None:

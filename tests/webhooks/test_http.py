@@ -192,6 +192,7 @@ def test_custom_headers_are_hidden_and_come_back_unharmed(api: Api) -> None:
         ({"filter": {"queues": "mail"}}, "filter.queues"), ({"filter": {"queues": ["No Queue"]}}, "filter.queues"),
         ({"filter": {"job_types": [5]}}, "filter.job_types"), ({"filter": {"job_types": ["*"]}}, "filter.job_types"),
         ({"metadata": []}, "metadata"), ({"metadata": {"a": "x" * 20_000}}, "metadata"),
+        ({"metadata": {"a": "é" * 10_000}}, "metadata"),
         ({"headers": ["a"]}, "headers"), ({"headers": {"Host": "x"}}, "headers"),
         ({"headers": {"a b": "x"}}, "headers"),
         ({"headers": {"X-OJS-Signature": "x"}}, "headers"), ({"headers": {"X-A": "a\r\nX-B: b"}}, "headers"),
