@@ -282,6 +282,8 @@ def _fresh_state() -> Iterator[None]:
     clock._last_stamp = dt.datetime.min.replace(tzinfo=dt.UTC)
     database.forget()
     keys.forget()
+    if claim := sys.modules.get("django_ojs.limits.claim"):
+        claim.forget()
     ownership.forget()
     if summary := sys.modules.get("django_ojs.statistics.summary"):
         summary.forget()
