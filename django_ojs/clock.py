@@ -17,6 +17,7 @@ import datetime as dt
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -60,6 +61,7 @@ class _Anchor(NamedTuple):
 _override: dt.datetime | None = None
 _host: _Anchor | None = None
 _databases: dict[str, _Anchor] = {}
+_set_back: Counter[str] = Counter()
 _on_this_host: set[str] = set()  #: the databases that have no clock of their own
 _asked_last: str | None = None
 _gap_logged = False
@@ -108,6 +110,7 @@ def forget() -> None:
     global _host, _asked_last, _gap_logged
     _host, _asked_last, _gap_logged = None, None, False
     _databases.clear()
+    _set_back.clear()
     _on_this_host.clear()
 
 
@@ -144,6 +147,11 @@ def offset(using: str) -> float | None:
     return (answer.wall - answer.theirs).total_seconds()
 
 
+def times_set_back(using: str) -> int:
+    """How often this process has found the clock of a database behind what it was, by more than `AHEAD`."""
+    return _set_back[using]
+
+
 class _ClockReading(NamedTuple):
     """What a server database said of the time, by its clock and by the wall clock of this host when the answer came."""
 
@@ -174,6 +182,8 @@ def _ask(using: str) -> dt.datetime:
     # this host agree to the microsecond.
     if abs((answer.wall - answered).total_seconds()) < max(answer.took, 0.005):
         answered = answer.wall
+    if (known := _databases.get(using)) is not None and known.time(answer.at) - answered > AHEAD:
+        _set_back[using] += 1
     _databases[using], _asked_last = _Anchor(answered, answer.at), using
     return answered
 

@@ -43,6 +43,7 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     """
     using = database(using)
     now = clock.now(using)
+    _set_right(now, using)
     since = now - dt.timedelta(seconds=dead_after())
     silent = Worker.objects.using(using).filter(last_heartbeat_at__lt=since)
     gone = Worker.objects.using(using).filter(asleep=True, last_heartbeat_at=None, last_seen_at__lt=since)
@@ -60,6 +61,20 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     return piece_by_piece(
         lambda part, patient: _rescue(silent.filter(part), now, using, patient=patient), pieces, using
     )
+
+
+def _set_right(now: dt.datetime, using: str) -> None:
+    """Let the silence of workers that were heard while the clock was ahead begin now: else they would count as alive
+    until the clock is there again."""
+    edge = now + clock.AHEAD
+    ahead = Worker.objects.using(using).filter(Q(last_heartbeat_at__gt=edge) | Q(last_seen_at__gt=edge))
+    if ahead.exists():
+        with atomic(using=using):
+            for worker in ahead.order_by("pk").select_for_update(skip_locked=store_of(using).skip_locked):
+                worker.last_seen_at = min(worker.last_seen_at, now)
+                if worker.last_heartbeat_at is not None:
+                    worker.last_heartbeat_at = min(worker.last_heartbeat_at, now)
+                worker.save(using=using, update_fields=["last_seen_at", "last_heartbeat_at"])
 
 
 def _rescue(silent: QuerySet[Worker], now: dt.datetime, using: str, *, patient: bool) -> int:
