@@ -85,6 +85,7 @@ def _begin(name: str, strategy: str, place: str, entry: Act | None, *, using: st
         if queue is None:
             raise NotFound.resource("queue", name)
         if strategy == "move":
+            store_of(using).certify(Queue.objects.using(using).filter(name=place))
             _refuse_lost(name, place, using)
         queue.draining, queue.move_to, queue.updated_at = True, place, clock.now(using)
         queue.save(using=using, update_fields=["draining", "move_to", "updated_at"])
