@@ -131,8 +131,8 @@ def log_postponed(*, using: str | None = None) -> int:
     """Write the events that were postponed, a second after the one before; return how many."""
     using = database(using)
     now = clock.now(using)
-    due = Q(told_at__lte=now - INTERVAL) | Q(told_at__gt=now + clock.AHEAD)  # told while the clock was ahead
-    due = JobProgress.objects.using(using).filter(due, held=True).order_by("told_at")
+    is_due = Q(told_at__lte=now - INTERVAL) | Q(told_at__gt=now + clock.AHEAD)  # told while the clock was ahead
+    due = JobProgress.objects.using(using).filter(is_due, held=True).order_by("told_at")
     ids = list(due.values_list("pk", flat=True)[:_BATCH])
     if not ids:
         return 0
