@@ -26,7 +26,7 @@ CHANGE = {
     "store.orm.lock_where", "store.orm.moved", "webhooks.deliveries._record_replies", "webhooks.deliveries._take",
     "webhooks.deliveries.record_replies", "webhooks.deliveries.set_right", "webhooks.relay._tell_what_is_lost",
     "webhooks.relay.relay",
-    "workerregistry.dead._rescue", "workerregistry.dead._set_right", "workerregistry.dead.rescue_dead_workers",
+    "workerregistry.dead._rescue", "workerregistry.dead.rescue_dead_workers",
     "workerregistry.dead.hand_back", "workerregistry.dead.replace_dead_worker",
     "workerregistry.registration.direct", "workerregistry.registration.locked", "workerregistry.registration.meet",
     "workerregistry.registration.register_many", "workerregistry.registration.seen", "workflows.advance.lock_running",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from django_ojs import clock
 from django_ojs.cron import schedules
@@ -22,7 +23,7 @@ from django_ojs.jobs.read import info
 from django_ojs.jobs.setright import set_right
 from django_ojs.jobs.timers import apply_due
 from django_ojs.limits import ratelimits
-from django_ojs.models import CronSchedule, Event, Lease, RateLimit, Ticket
+from django_ojs.models import CronSchedule, Event, Job, Lease, RateLimit, Ticket, Worker
 from django_ojs.queues import configuration, deletion, maintenance
 from django_ojs.scheduler import scheduler
 from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership, SetRight
@@ -144,6 +145,34 @@ class TestAServerDatabase:
             host.wait(1)
             clock.now("default")
             clock.now("default")
+
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    @pytest.mark.parametrize("first", [apply_due, rescue_dead_workers])
+    def test_that_is_set_takes_no_job_from_a_worker_that_lives(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, seconds: int, first: Any
+    ) -> None:
+        """Each process notices it by itself, within a minute: until then some renew their jobs by another time."""
+        moved, question = dt.timedelta(), clock._question
+
+        def asked(using: str) -> Any:
+            answer = question(using)
+            shift = moved + dt.timedelta(seconds=host.passed)
+            return answer._replace(theirs=answer.theirs + shift, wall=answer.wall + shift)
+
+        monkeypatch.setattr(clock, "_question", asked)
+        clock.forget()
+        register("w", {"queues": ["default"]})
+        held = job()
+        fetch(Fetch(["default"], worker_id="w", visibility_ms=30_000))
+        moved = dt.timedelta(seconds=seconds)
+        if seconds < 0:  # the process of the worker has noticed it
+            Worker.objects.update(last_heartbeat_at=F("last_heartbeat_at") + moved)
+            Job.objects.update(visible_until=F("visible_until") + moved, wake_at=F("visible_until") + moved)
+        host.wait(2)
+        assert (first(), apply_due(), rescue_dead_workers()) == (0, 0, 0)
+        assert info(held)["state"] == "active"
+        host.wait(clock._SET_SECONDS)
+        assert first() + apply_due() + rescue_dead_workers() == 1, "it has died in fact"
 
 
 class TestAHost:
@@ -291,9 +320,9 @@ class TestAClockThatWasAhead:
         frozen_clock.advance(seconds=dead_after() - 1)
         assert rescue_dead_workers() == 0
         frozen_clock.advance(seconds=2)
-        assert not directory.connected("default").exists()
         assert rescue_dead_workers() == 1
         assert info(held)["state"] == "available"
+        assert not directory.connected("default").exists()
 
     def test_leaves_a_worker_that_lives_alone(self, frozen_clock: Any) -> None:
         held, start = job(), frozen_clock.now
