@@ -17,6 +17,7 @@ import datetime as dt
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -32,6 +33,8 @@ UTC = dt.UTC
 #: was done while the clock was.
 AHEAD = dt.timedelta(seconds=10)
 _RESYNC_SECONDS = 60.0
+_FRESH_SECONDS = 1.0  #: how long before a decision that cannot be taken back a server database was asked, at most
+_SET_SECONDS = 90.0  #: after so long all processes have noticed that a clock was set, and workers have sent heartbeats
 _SLEW = 0.05  #: how much faster or slower than time itself `now()` may go to meet a wall clock that was set
 _STEP_SECONDS = 1.0  #: a wall clock that is further away has been set, and the log says so
 _ASK = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
@@ -60,6 +63,8 @@ class _Anchor(NamedTuple):
 _override: dt.datetime | None = None
 _host: _Anchor | None = None
 _databases: dict[str, _Anchor] = {}
+_set_back: Counter[str] = Counter()
+_set_at: dict[str, float] = {}  #: when the clock of a database was last found to have been set
 _on_this_host: set[str] = set()  #: the databases that have no clock of their own
 _asked_last: str | None = None
 _gap_logged = False
@@ -108,6 +113,8 @@ def forget() -> None:
     global _host, _asked_last, _gap_logged
     _host, _asked_last, _gap_logged = None, None, False
     _databases.clear()
+    _set_back.clear()
+    _set_at.clear()
     _on_this_host.clear()
 
 
@@ -144,6 +151,24 @@ def offset(using: str) -> float | None:
     return (answer.wall - answer.theirs).total_seconds()
 
 
+def times_set_back(using: str) -> int:
+    """How often this process has found the clock of a database behind what it was, by more than `AHEAD`."""
+    return _set_back[using]
+
+
+def look(using: str) -> None:
+    """Ask a server database for the time again, unless it was asked within a second."""
+    known = _databases.get(using)
+    if _override is None and known is not None and _ticks() - known.at > _FRESH_SECONDS:
+        _ask(using)
+
+
+def was_set_lately(using: str) -> bool:
+    """Whether this process has found within 90 s that the clock of a database was set, forward or back: others may go
+    by the old time yet."""
+    return _ticks() - _set_at.get(using, float("-inf")) < _SET_SECONDS
+
+
 class _ClockReading(NamedTuple):
     """What a server database said of the time, by its clock and by the wall clock of this host when the answer came."""
 
@@ -174,6 +199,9 @@ def _ask(using: str) -> dt.datetime:
     # this host agree to the microsecond.
     if abs((answer.wall - answered).total_seconds()) < max(answer.took, 0.005):
         answered = answer.wall
+    if (known := _databases.get(using)) is not None and abs(gap := answered - known.time(answer.at)) > AHEAD:
+        _set_at[using] = answer.at
+        _set_back[using] += gap < -AHEAD
     _databases[using], _asked_last = _Anchor(answered, answer.at), using
     return answered
 

@@ -181,8 +181,10 @@ def count_aside() -> int:
 def _relay(source: str, target: str, limit: int) -> int:
     now = clock.now(source)
     waiting = OutboxEntry.objects.using(source).select_for_update()
-    due = waiting.filter(Q(retry_at=None) | Q(retry_at__lte=now), aside=False).order_by("id")
-    entries = list(due[:limit])
+    beyond = now + dt.timedelta(seconds=LONGEST_PAUSE) + clock.AHEAD  # noted while the clock was ahead
+    due = Q(retry_at=None) | Q(retry_at__lte=now) | Q(retry_at__gt=beyond)
+    waiting = waiting.filter(due, aside=False).order_by("id")
+    entries = list(waiting[:limit])
     done: list[int] = []
     for kind, group in itertools.groupby(entries, lambda entry: entry.kind):
         batch = list(group)

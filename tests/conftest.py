@@ -235,7 +235,8 @@ def long_memory(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
     if connection.vendor == "mysql":
         packets.room(connection.alias)
     for module, name in (
-        (clock, "_RESYNC_SECONDS"), (configuration, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
+        (clock, "_RESYNC_SECONDS"), (clock, "_FRESH_SECONDS"), (configuration, "_TTL_SECONDS"),
+        (schemas, "_TTL_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 3600.0)
     if pages := sys.modules.get("django_ojs.admin.base"):
@@ -292,6 +293,9 @@ def _fresh_state() -> Iterator[None]:
     clock._last_stamp = dt.datetime.min.replace(tzinfo=dt.UTC)
     database.forget()
     keys.forget()
+    for name in ("limits.claim", "workerregistry.dead"):
+        if module := sys.modules.get(f"django_ojs.{name}"):
+            module.forget()
     ownership.forget()
     if summary := sys.modules.get("django_ojs.statistics.summary"):
         summary.forget()

@@ -75,8 +75,8 @@ def unseen(findings: Iterable[Finding]) -> set[str]:
 def examine(using: str | None = None) -> list[Finding]:
     """What is wrong, as far as this process and its database user can see; empty if nothing is.
 
-    Where tables are missing, nothing else is looked at but the system checks. A diagnosis that the database refuses is
-    a finding of its own.
+    Where tables are missing, nothing else is looked at but the system checks. A diagnosis that fails is a finding of
+    its own.
 
     Raises:
         OperationalError, InterfaceError: the database does not answer.

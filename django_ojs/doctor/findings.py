@@ -15,6 +15,7 @@ from django.db import Error, connections
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
+from django_ojs.guard import get_logger, words_of
 from django_ojs.messages import Phrase, phrase
 from django_ojs.models import Lease, Maintenance, Queue, Worker
 from django_ojs.models.queue import ALL_DRAIN, TEMPLATE
@@ -28,6 +29,8 @@ from django_ojs.statistics.counters import Counts, count_all
 from django_ojs.statistics.latency import Front
 from django_ojs.statistics.throughput import Minutes
 from django_ojs.workerregistry import directory
+
+logger = get_logger(__name__)
 
 #: The kind of finding that tells that a diagnosis failed.
 NOT_EXAMINED = "not-examined"
@@ -215,7 +218,7 @@ def only_on(*vendors: str) -> Callable[[Diagnosis], Diagnosis]:
 
 def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -> list[Finding]:
     """What one diagnosis finds, nothing where it is for other databases; that it cannot look, where the database
-    refuses it. Raises what says that the database is away.
+    refuses it or it fails for another reason. Raises what says that the database is away.
 
     `impatient` is for what reads catalogues and may have to wait for locks: its statements end after a while.
     """
@@ -227,19 +230,21 @@ def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -
     except Error as error:
         if site.connection.connection is None or not site.connection.is_usable():
             raise
-        reason = " ".join(str(error).split())
-        return [
-            Finding(
-                NOT_EXAMINED,
-                phrase("The diagnosis %(name)s failed: %(reason)s", name=diagnosis_name(diagnosis), reason=reason),
-                phrase(
-                    "If a right is missing, give the database user the role pg_monitor. If it waited for a lock, look "
-                    "for the session in the way (lock-wait, transaction-long) and try again."
-                ),
-                diagnosis_name(diagnosis),
-                {"error": reason},
-            )
-        ]
+        mend = phrase(
+            "If a right is missing, give the database user the role pg_monitor. If it waited for a lock, look "
+            "for the session in the way (lock-wait, transaction-long) and try again."
+        )
+        return [_not_examined(diagnosis, " ".join(str(error).split()), mend)]
+    except Exception as error:
+        logger.exception("The diagnosis %s failed.", diagnosis_name(diagnosis))
+        mend = phrase("A system check of the site or the diagnosis itself has a fault. The log says where.")
+        return [_not_examined(diagnosis, f"{type(error).__name__}: {words_of(error)}", mend)]
+
+
+def _not_examined(diagnosis: Diagnosis, reason: str, mend: Phrase) -> Finding:
+    name = diagnosis_name(diagnosis)
+    says = phrase("The diagnosis %(name)s failed: %(reason)s", name=name, reason=reason)
+    return Finding(NOT_EXAMINED, says, mend, name, {"error": reason})
 
 
 def diagnosis_name(diagnosis: Diagnosis) -> str:

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django.db.models import Q
+
 from django_ojs import clock
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import NotFound
@@ -129,7 +131,8 @@ def log_postponed(*, using: str | None = None) -> int:
     """Write the events that were postponed, a second after the one before; return how many."""
     using = database(using)
     now = clock.now(using)
-    due = JobProgress.objects.using(using).filter(held=True, told_at__lte=now - INTERVAL).order_by("told_at")
+    is_due = Q(told_at__lte=now - INTERVAL) | Q(told_at__gt=now + clock.AHEAD)  # told while the clock was ahead
+    due = JobProgress.objects.using(using).filter(is_due, held=True).order_by("told_at")
     ids = list(due.values_list("pk", flat=True)[:_BATCH])
     if not ids:
         return 0

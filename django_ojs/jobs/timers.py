@@ -45,10 +45,12 @@ def apply_due(
 ) -> int:
     """Do what is due, for at most `limit` jobs; return how many there were. Locked jobs are left alone.
 
-    `spare_active`: leave active jobs alone, too. `ids`: look at these jobs only.
+    `spare_active`: leave active jobs alone, too; so are they where the clock was set a moment ago, since their workers
+    may have renewed them by another time. `ids`: look at these jobs only.
     """
     using = database(using)
-    condition = ~Q(state=State.ACTIVE) if spare_active else Q()
+    clock.look(using)
+    condition = ~Q(state=State.ACTIVE) if spare_active or clock.was_set_lately(using) else Q()
     if maintenance.is_on(using=using):
         condition &= ~Q(state__in=[State.SCHEDULED, State.RETRYABLE]) | ended(clock.now(using))
     if ids is not None:

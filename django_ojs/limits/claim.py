@@ -3,7 +3,8 @@
 A constant number of statements for each queue: for the keys of the queues one lock and one count, the jobs, the
 claim. Where only queues have limits, and these leave room for all that is asked for, no jobs are read. Where jobs
 or their types have keys, these are locked and counted too, and then the jobs are read again, as they are once the
-keys are held. What the claim does not get all the same is not counted.
+keys are held. What the claim does not get all the same is not counted. A claim that comes to no end of shut keys leaves
+the jobs behind them to the next one (`_ShutKeys`), so that each is reached.
 Jobs and queues without limits never come here (`store.orm.Store.queue_status`).
 
 Concurrency is counted from the jobs that are active, so it cannot drift. A rate is counted over a window that slides,
@@ -17,15 +18,16 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models import Q
 
-from django_ojs import clock
+from django_ojs import clock, tenants
 from django_ojs.database import atomic
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -45,6 +47,11 @@ from django_ojs.store.values import Choice
 #: How many jobs are looked at to fill one claim, for each asked for and at least, where the first were shut out; and
 #: how often more are looked at then.
 AHEAD, LEAST, ROUNDS = 4, 100, 10
+#: A claim that has come to no end of shut keys leaves the rest to the next one of this process, which looks for jobs
+#: behind them. When one has come through, those of so many seconds begin there, too. So many keys are left out at most.
+LEFT_OUT_SECONDS, MOST_LEFT_OUT = 2.0, 10_000
+_PASS_SECONDS = 60.0  #: how long the next claim may be in coming
+_MOST_PLACES = 1000
 
 #: `take(queue, ids, limit, now)` claims those of the jobs that are still there; without ids the next ones that have no
 #: key of their own, up to the limit.
@@ -75,9 +82,9 @@ def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, 
     turned_away: list[tuple[LimitedJob, Blocked]] = []
     for name, found in ahead.items():
         jobs = found
-        shut: set[tuple[str, str, str]] = set()
+        shut = _ShutKeys(choice, name, using)
         full_look = len(jobs) >= first
-        for _ in range(ROUNDS):
+        for looks in range(1, ROUNDS + 1):
             chosen, blocked = _choose(jobs, count - len(rows), limit_keys)
             turned_away += blocked
             taken = take(name, chosen, len(chosen), limit_keys.now) if chosen else []
@@ -88,12 +95,16 @@ def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, 
                 limit_keys.withdraw(missed)
                 jobs = [job for job in jobs if job.id not in chosen]
                 continue
-            shut |= {_reason(job, why) for job, why in blocked}
+            shut.meet(blocked)
             if not full_look or not blocked or any(why.key == queue_key(name) and not why.own for _, why in blocked):
                 break
-            jobs = _claimable(store, choice, name, limit_keys.now, further, shut)
+            if looks == ROUNDS:
+                shut.leave_the_rest()
+                break
+            jobs = _claimable(store, choice, name, limit_keys.now, further, shut.reasons)
             full_look = len(jobs) >= further
             limit_keys.hold(jobs, wait=False)
+        shut.end()
         if len(rows) >= count:
             break
     records = limit_keys.save()
@@ -132,8 +143,7 @@ def next_start(choice: Choice, now: dt.datetime, *, using: str) -> dt.datetime |
 
 
 def _claimable(
-    store: Store, choice: Choice, queue: str, now: dt.datetime, limit: int,
-    without: Collection[tuple[str, str, str]] = (),
+    store: Store, choice: Choice, queue: str, now: dt.datetime, limit: int, without: Collection[_Reason] = (),
 ) -> list[LimitedJob]:  # fmt: skip
     found = store.claimable(choice, queue, now, limit, without)
     return [LimitedJob(pk, kind, queue, key, policy) for pk, kind, key, policy in found]
@@ -156,7 +166,55 @@ def _choose(
     return chosen, blocked
 
 
-def _reason(job: LimitedJob, why: Blocked) -> tuple[str, str, str]:
+#: A key with its numbers, or a job type, under which a further look leaves out jobs.
+_Reason = tuple[str, str, str]
+#: What claims of this process leave out from the start, by queue and job types, and until when.
+_left_out: dict[Hashable, tuple[float, frozenset[_Reason]]] = {}
+
+
+def forget() -> None:
+    """Let the next claim look at all keys."""
+    _left_out.clear()
+
+
+class _ShutKeys:
+    """What the further looks of a claim leave out in one queue: what it has met itself, and what the claims before it
+    have, where these came to no end of shut keys."""
+
+    def __init__(self, choice: Choice, queue: str, using: str) -> None:
+        self._place = None if choice.only is not None else (tenants.scope(using), queue, choice.types)
+        until, reasons = _left_out.get(self._place, (0.0, frozenset()))
+        self._before = (until, reasons) if until > time.monotonic() else None
+        self.reasons: set[_Reason] = set(reasons) if self._before else set()
+        self._busy: set[_Reason] = set()  #: of keys that another claim holds, which may be open
+
+    def meet(self, blocked: Iterable[tuple[LimitedJob, Blocked]]) -> None:
+        for job, why in blocked:
+            self.reasons.add(_reason(job, why))
+            if why.strategy == "busy":
+                self._busy.add(_reason(job, why))
+
+    def leave_the_rest(self) -> None:
+        """Let the next claim look behind all these."""
+        self._before = None
+        shut = frozenset(self.reasons - self._busy)
+        self._keep(_PASS_SECONDS, shut if len(shut) <= MOST_LEFT_OUT else frozenset())
+
+    def end(self) -> None:
+        """The looks have found enough, or all there is: soon the claims look at all keys again."""
+        if self._before is not None:
+            until, reasons = self._before
+            self._keep(min(LEFT_OUT_SECONDS, until - time.monotonic()), reasons)
+
+    def _keep(self, seconds: float, reasons: frozenset[_Reason]) -> None:
+        if self._place is None:
+            return
+        if len(_left_out) >= _MOST_PLACES:  # names of queues and types come from clients
+            _left_out.clear()
+        _left_out[self._place] = time.monotonic() + seconds, reasons
+
+
+def _reason(job: LimitedJob, why: Blocked) -> _Reason:
     """What a further look leaves out: jobs under the same key with the same numbers, or of the same type."""
     return ("", "", job.type) if why.key.startswith("type:") else (job.rate_key, job.rate_limit, "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from django.db import models
 
@@ -64,6 +65,15 @@ class Worker(OJSModel):
     #: The jobs that it holds, on rows that `workerregistry.directory.with_held` has read. What a heartbeat says is
     #: older, and a worker that only fetches never says it.
     held: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.unchanged: set[str] = set()  #: what a heartbeat has said again, which need not be written
+
+    def save_changed(self, using: str) -> None:
+        """Save a row that there is, but for what is `unchanged`."""
+        names = [field.name for field in self._meta.concrete_fields if not field.primary_key]
+        self.save(using=using, update_fields=[name for name in names if name not in self.unchanged])
 
     @property
     def heard_at(self) -> dt.datetime:

@@ -78,9 +78,15 @@ def _begin(name: str, strategy: str, place: str, entry: Act | None, *, using: st
     """Let the queue take no more jobs, and note where its jobs go; whether it is deleted already."""
     with atomic(using=using):
         store_of(using).begin_writing()
-        queue = Queue.objects.using(using).select_for_update().filter(same_name("name", name)).first()
+        # Both queues of a move, so that of two moves into each other the second sees the first.
+        wanted = same_name("name", name) | (Q(name=place) if strategy == "move" else Q())
+        rows = Queue.objects.using(using).select_for_update().filter(wanted).order_by("name")
+        queue = {row.name: row for row in rows}.get(name)
         if queue is None:
             raise NotFound.resource("queue", name)
+        if strategy == "move":
+            store_of(using).certify(Queue.objects.using(using).filter(name=place))
+            _refuse_lost(name, place, using)
         queue.draining, queue.move_to, queue.updated_at = True, place, clock.now(using)
         queue.save(using=using, update_fields=["draining", "move_to", "updated_at"])
         transaction.on_commit(configuration.forget, using=using)
@@ -120,6 +126,22 @@ def _check(name: str, strategy: str, target: str) -> None:
         raise fault("target_queue", "must name another queue, which takes the jobs over", target)
     if target:
         configuration.names_only(target, "target_queue")
+
+
+def _refuse_lost(name: str, target: str, using: str) -> None:
+    """Raise `Conflict` where the jobs that go to `target` would come back, again and again, or be discarded there."""
+    rows = Queue.objects.using(using).filter(draining=True).exclude(move_to="")
+    onward: dict[str, str] = dict(rows.values_list("name", "move_to"))
+    place = target
+    while (following := onward.pop(place, None)) is not None:
+        if following in (name, place):
+            what = "moved back here" if following == name else "discarded"
+            raise Conflict(
+                f"The queue '{target}' is being deleted, too, and jobs that went there would be {what}.",
+                details={"resource_type": "queue", "resource_id": target},
+                hint="Name a queue that stays, or call the other deletion off (draining: false).",
+            )
+        place = following
 
 
 @retried

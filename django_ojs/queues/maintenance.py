@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from django.db.models import QuerySet
+
 from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
@@ -93,9 +95,12 @@ def stop(*, using: str | None = None) -> Maintenance | None:
 def end_if_over(*, using: str | None = None) -> bool:
     """Switch it off if its estimated end has come and it was to end by itself; that is the scheduler's act."""
     using = database(using)
-    over = Maintenance.objects.using(using).filter(auto_end=True, estimated_end__lte=clock.now(using))
-    if not over.exists():
+    now = clock.now(using)
+    over = Maintenance.objects.using(using).filter(auto_end=True, estimated_end__lte=now)
+    ahead = Maintenance.objects.using(using).filter(enabled_at__gt=now + clock.AHEAD)
+    if not (over | ahead).exists():
         return False
+    _set_right(ahead, now, using)
     with atomic(using=using):
         mode = over.select_for_update(skip_locked=store_of(using).skip_locked).first()
         if mode is None:  # ended or put off meanwhile, or by a transaction that is still open
@@ -103,6 +108,16 @@ def end_if_over(*, using: str | None = None) -> bool:
         _switch_off(mode, using)
         audit.append([audit.Act("scheduler", STOPPED, detail=audit_detail(mode), door="scheduler")], using)
     return True
+
+
+def _set_right(ahead: QuerySet[Maintenance], now: dt.datetime, using: str) -> None:
+    """Let a mode that was switched on while the clock was ahead begin now, and end as long after that."""
+    with atomic(using=using):
+        for mode in ahead.select_for_update(skip_locked=store_of(using).skip_locked):
+            if mode.estimated_end is not None and mode.estimated_end > mode.enabled_at:
+                mode.estimated_end = now + (mode.estimated_end - mode.enabled_at)
+            mode.enabled_at = now
+            mode.save(using=using, update_fields=["enabled_at", "estimated_end"])
 
 
 def audit_detail(mode: Maintenance) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from django_ojs.events import order
 from django_ojs.faults import only_if_taken, suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.jobs import approvals, bulk, compensations, progress, replay
+from django_ojs.jobs.setright import set_right
 from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.messages import count, jobs, jobs_wait
 from django_ojs.models import Lease
@@ -157,7 +158,12 @@ class Scheduler:
                 "scheduler", [ApplyDue(), OrderEvents(), Rescue(), Relieve(), EndMaintenance()], self.using, leads
             ),
             DutyThread("cron", [Synchronise(lambda: self._lease.terms), Cron()], self.using, leads),
-            DutyThread("bulk", [Bulk(), ReplayDeadLetters(), FollowChildren()], self.using, leads),
+            DutyThread(
+                "bulk",
+                [Bulk(), ReplayDeadLetters(), FollowChildren(), SetRight(lambda: self._lease.terms)],
+                self.using,
+                leads,
+            ),
             DutyThread("outbox", [Relay()], self.using, leads),
             DutyThread(
                 "housekeeping",
@@ -384,6 +390,31 @@ class ReplayDeadLetters:
 
     def run_once(self, using: str) -> float:
         return self.BUSY if replay.replay(using=using) else self.IDLE
+
+
+class SetRight:
+    """Sets jobs right whose times were noted while the clock was ahead.
+
+    It looks when this process takes the lead, and when it finds that the clock has been set back. Each time it looks
+    again later: other processes may go by the old clock for a minute.
+    """
+
+    name = "set-right"
+    LOOK, AGAIN = 1.0, 120.0
+
+    def __init__(self, term: Callable[[], int] = lambda: 1) -> None:
+        self._term = term
+        self._known = (0, 0)
+        self._again_at = float("inf")
+
+    def run_once(self, using: str) -> float:
+        known, now = (self._term(), clock.times_set_back(using)), time.monotonic()
+        if known != self._known or now >= self._again_at:
+            self._again_at = now + self.AGAIN if known != self._known else float("inf")
+            self._known = known
+            if number := set_right(using=using):
+                logger.warning("%s had times of a clock that was ahead, and go by the clock again.", jobs(number))
+        return self.LOOK
 
 
 class TendApprovals:

@@ -62,8 +62,10 @@ class SendWebhooks:
 
     name = "webhooks"
     LOOK, IDLE = 1.0, 0.2
+    SET_RIGHT = 10.0  #: seconds between looks for what was noted while the clock was ahead
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._set_right_at = float("-inf")
         self._threads = DeliveryThreads(wake)
         self._in_flight: Counter[uuid.UUID] = Counter()
         self._done: list[tuple[Sending, DeliveryReply]] = []
@@ -76,6 +78,9 @@ class SendWebhooks:
     def run_once(self, using: str) -> float:
         if not webhooks.missing() and (self.record_replies(using) or time.monotonic() >= self._next_look):
             self._next_look = time.monotonic() + self.LOOK
+            if time.monotonic() >= self._set_right_at:
+                self._set_right_at = time.monotonic() + self.SET_RIGHT
+                deliveries.set_right(using=using)
             free = ojs_settings.WEBHOOK_CONCURRENCY - self.in_flight
             for sending in deliveries.claim(free, self._in_flight, using=using):
                 self._threads.submit(partial(_attempt, sending))

@@ -64,6 +64,8 @@ class MySQLStore(Store):
             filled += weight
         return parts
 
+    waits_since = "due_at - INTERVAL retry_delay_ms * 1000 MICROSECOND"
+
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """One upsert makes and locks the rows.
 

@@ -446,6 +446,9 @@ class Store:
     #: The bytes of a text column in SQL.
     octets = "octet_length({})"
 
+    #: When a retryable job began to wait.
+    waits_since = "due_at - retry_delay_ms * INTERVAL '1 millisecond'"
+
     def occupied_queues(self, now: dt.datetime) -> set[str]:
         """The queues in which a FETCH may have something to do: jobs that are available or due, or a run of a schedule
         that is put off.
@@ -521,9 +524,15 @@ class Store:
             wanted, values = _of_types(choice.types)
             narrowed += f" AND {wanted}"
             params += values
-        for key, policy, job_type in without:
-            narrowed += " AND type <> %s" if job_type else " AND NOT (rate_key = %s AND rate_limit = %s)"
-            params += [job_type] if job_type else [key, policy]
+        if job_types := [job_type for _, _, job_type in without if job_type]:
+            narrowed += f" AND type NOT IN ({', '.join(['%s'] * len(job_types))})"
+            params += job_types
+        if shut := [(key, policy) for key, policy, job_type in without if not job_type]:
+            # Numbers that name a key are of that key alone, and a condition for each pair would be too many for SQLite.
+            keys, policies = zip(*shut, strict=True)
+            marks = ", ".join(["%s"] * len(shut))
+            narrowed += f" AND NOT (rate_key IN ({marks}) AND rate_limit IN ({marks}))"
+            params += [*keys, *policies]
         identity: Any = Job._meta.pk
         for test, ids in (("NOT IN", choice.except_ids), ("IN", choice.only or ())):
             if ids:

@@ -132,6 +132,7 @@ class SQLiteStore(Store):
             )
 
     octets = "length(CAST({} AS BLOB))"
+    waits_since = "datetime(due_at, '-' || (retry_delay_ms / 1000) || ' seconds')"
 
     def push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
         if change:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, Min, OuterRef, Q
+from django.db.models import Exists, Min, OuterRef, Q, QuerySet
 
 from django_ojs import audit, clock, jsontext
 from django_ojs.audit import Act
@@ -121,6 +121,47 @@ def record_replies(
     return disabled
 
 
+@retried
+def set_right(*, using: str | None = None) -> None:
+    """Let what was to come at a time that was noted while the clock was ahead come now: else receivers would wait until
+    the clock is there again, and one that subscribed then would get nothing of what happens until then."""
+    using = database(using)
+    now = clock.now(using)
+    edge = now + clock.AHEAD
+    for pk in list(_ahead(edge, using).order_by("pk").values_list("pk", flat=True)):
+        with atomic(using=using):
+            locked = _ahead(edge, using).filter(pk=pk).select_for_update(skip_locked=store_of(using).skip_locked)
+            if (subscription := locked.first()) is not None:
+                _set_right(subscription, now, using)
+                subscription.save(using=using, update_fields=["active_since", "last_delivery_at", "failing_since"])
+    rows = WebhookDelivery.objects.using(using)
+    stored = rows.filter(status__in=WebhookDelivery.OPEN, created_at__gt=edge)
+    if stored.exists():
+        stored.filter(claim=None, next_attempt_at__gt=edge).update(next_attempt_at=now)
+        stored.update(created_at=now)
+    longest = dt.timedelta(seconds=max(ojs_settings.WEBHOOK_TIMEOUT, subscriptions.MAX_TIMEOUT)) + GRACE
+    lost = rows.filter(claim__isnull=False, next_attempt_at__gt=edge + longest)
+    if lost.exists():
+        lost.update(next_attempt_at=now)
+
+
+def _ahead(edge: dt.datetime, using: str) -> QuerySet[WebhookSubscription]:
+    return WebhookSubscription.objects.using(using).filter(Q(last_delivery_at__gt=edge) | Q(active_since__gt=edge))
+
+
+def _set_right(subscription: WebhookSubscription, now: dt.datetime, using: str) -> None:
+    """Change a locked subscription, and let its deliveries be tried now that were to be tried again later."""
+    edge = now + clock.AHEAD
+    if subscription.active_since is not None and subscription.active_since > edge:
+        # Other processes may have gone by the right clock for a minute.
+        subscription.active_since = now - dt.timedelta(minutes=1)
+    if subscription.last_delivery_at is not None and subscription.last_delivery_at > edge:
+        rows = WebhookDelivery.objects.using(using).filter(subscription_id=subscription.pk, claim=None)
+        rows.filter(next_attempt_at__gt=edge).update(next_attempt_at=now)
+        subscription.last_delivery_at = now
+        subscription.failing_since = subscription.failing_since and min(subscription.failing_since, now)
+
+
 def record_attempt(delivery: WebhookDelivery, reply: DeliveryReply, now: dt.datetime) -> None:
     """Note an attempt in the row, and decide when the next one is, if any."""
     delivery.attempt_count += 1
@@ -172,6 +213,7 @@ def _record_replies(
 ) -> bool:
     """Write down the attempts of one locked subscription; whether it was switched off."""
     now = clock.now(using)
+    _set_right(subscription, now, using)
     ours = {sending.delivery.pk: (sending.delivery.claim, reply) for sending, reply in done}
     rows = WebhookDelivery.objects.using(using).select_for_update().filter(pk__in=list(ours)).defer("body")
     records: list[Record] = []

@@ -31,6 +31,7 @@ from django_ojs.models import Event, EventLog, WebhookDelivery, WebhookRelay, We
 from django_ojs.models.fields import split
 from django_ojs.rules.durations import format_instant
 from django_ojs.store import store_of
+from django_ojs.webhooks import deliveries
 
 logger = get_logger(__name__)
 
@@ -64,6 +65,10 @@ def relay(*, using: str | None = None) -> int | None:
     """One pass. Returns how many events were read, and None without subscriptions: then nothing was."""
     using = database(using)
     subscribers = _subscribers(using)
+    edge = clock.now(using) + clock.AHEAD
+    if any(subscriber.since > edge for subscriber in subscribers):  # all that happens would be older
+        deliveries.set_right(using=using)
+        subscribers = _subscribers(using)
     place = _place(using)
     if not subscribers:
         if place.event is not None:  # what happens before the first subscription is sent to none

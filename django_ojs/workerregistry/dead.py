@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from django.db.models import Q, QuerySet
 
-from django_ojs import clock
+from django_ojs import clock, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, piece_by_piece, retried
 from django_ojs.events import log
@@ -44,13 +44,16 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     using = database(using)
     now = clock.now(using)
     since = now - dt.timedelta(seconds=dead_after())
-    silent = Worker.objects.using(using).filter(last_heartbeat_at__lt=since)
+    silent = Worker.objects.using(using).filter(Q(last_heartbeat_at__lt=since) | _silent_ahead(now, since, using))
     gone = Worker.objects.using(using).filter(asleep=True, last_heartbeat_at=None, last_seen_at__lt=since)
     if not spare and gone.exists():
         with atomic(using=using):
             free = gone.order_by("pk").select_for_update(skip_locked=store_of(using).skip_locked)
             Worker.objects.using(using).filter(pk__in=[row.pk for row in free]).update(asleep=False)
-    if not silent.exists() or spare:
+    if spare or not silent.exists():
+        return 0
+    clock.look(using)
+    if clock.was_set_lately(using):  # some may beat by the old time yet
         return 0
     names = silent.values_list("pk", flat=True)
 
@@ -60,6 +63,30 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
     return piece_by_piece(
         lambda part, patient: _rescue(silent.filter(part), now, using, patient=patient), pieces, using
     )
+
+
+#: Workers whose heartbeats lie ahead, with these and since when this process knows them.
+_heard_ahead: dict[Hashable, dict[str, tuple[dt.datetime, dt.datetime]]] = {}
+
+
+def forget() -> None:
+    """Know nothing of heartbeats. For tests."""
+    _heard_ahead.clear()
+
+
+def _silent_ahead(now: dt.datetime, since: dt.datetime, using: str) -> Q:
+    """The workers that were heard while the clock was ahead, and have been silent since this process knows it: their
+    heartbeats would be old enough only when the clock is there again."""
+    ahead = Worker.objects.using(using).filter(last_heartbeat_at__gt=now + clock.AHEAD)
+    before, known = _heard_ahead.get(tenants.scope(using), {}), {}
+    silent = Q(pk__in=())
+    for name, heard_at in ahead.values_list("pk", "last_heartbeat_at"):
+        beat, first = before.get(name, (heard_at, now))
+        known[name] = (beat, first) if beat == heard_at and first <= now else (heard_at, now)
+        if known[name][1] < since:
+            silent |= Q(pk=name, last_heartbeat_at=heard_at)
+    _heard_ahead[tenants.scope(using)] = known
+    return silent
 
 
 def _rescue(silent: QuerySet[Worker], now: dt.datetime, using: str, *, patient: bool) -> int:

@@ -29,6 +29,8 @@ from django_ojs.workerregistry.registration import Introduction
 
 #: The states that a worker reports.
 STATES = ("running", "quiet", "terminate")
+#: The event of a heartbeat names all queues of the worker. If these are more, one a minute is written.
+MANY_QUEUES = 100
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,10 +122,11 @@ def _beat(beats: Sequence[Beat], *, skip_locked: bool, using: str) -> list[BeatA
                 continue
             worker, more = found
             workers[beat.worker_id] = worker
-            if workerminutes.is_due(worker.last_heartbeat_at, now):
+            is_first = workerminutes.is_due(worker.last_heartbeat_at, now)
+            if is_first:
                 sampled.append(worker)
-            records += [*more, *_apply_beat(worker, beat, now)]
-            worker.save(using=using)
+            records += [*more, *_apply_beat(worker, beat, now, told=is_first or len(worker.queues) <= MANY_QUEUES)]
+            worker.save_changed(using)
         workerminutes.record_minutes(sampled, now, using)
         held = _held([beat for beat in beats if beat.worker_id in workers], using, skip_locked=skip_locked)
         moved: dict[uuid.UUID, JobRow] = {}
@@ -180,8 +183,8 @@ def extend(
     return True if renewed else None if _is_its(_known([job_id], using).get(job_id), beat) else False
 
 
-def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime) -> list[Any]:
-    """Take over what the heartbeat reports; its events."""
+def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime, *, told: bool) -> list[Any]:
+    """Take over what the heartbeat reports; its events, that of the heartbeat itself if it is to be `told`."""
     reported = beat_.state if beat_.state in STATES else "running"
     was = worker.state
     worker.state = reported
@@ -191,7 +194,7 @@ def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime) -> list[Any]:
     for name in ("memory_mb", "cpu_percent"):
         if beat_.info.get(name) is not None:
             facts[name] = beat_.info[name]
-    records = [catalogue.of_worker("worker.heartbeat", worker.pk, now, **facts)]
+    records = [catalogue.of_worker("worker.heartbeat", worker.pk, now, **facts)] if told else []
     if was == "running" and reported != "running":
         records.append(registration.turned_quiet(worker, now))
     return records

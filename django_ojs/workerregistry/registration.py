@@ -30,6 +30,8 @@ from django_ojs.workerregistry.ownership import Principal
 #: What a worker may tell about itself.
 FACTS = ("hostname", "pid", "queues", "job_types", "labels", "concurrency", "version", "release", "memory_mb",
          "cpu_percent", "jobs_completed", "active_jobs", "threads_replaced")  # fmt: skip
+#: Those that may be long: a heartbeat that repeats one does not write it again.
+LISTS = frozenset({"queues", "job_types", "labels"})
 #: How fresh `last_seen_at` of a worker that only fetches is kept, in seconds: not a write at each FETCH.
 SEEN_EVERY = 15
 _STALE = dt.timedelta(seconds=SEEN_EVERY / 3)  # how old what is noted is that `seen` renews
@@ -329,6 +331,8 @@ def _introduced(
         _has_restarted(worker)
     for name in FACTS:
         if info.get(name) is not None:
+            if name in LISTS and not created and getattr(worker, name) == info[name]:
+                worker.unchanged.add(name)
             setattr(worker, name, info[name])
     worker.counts_itself = worker.counts_itself or info.get("jobs_completed") is not None
     if info.get("started_at") is not None:

@@ -20,6 +20,8 @@ from django_ojs.database import atomic
 from django_ojs.errors import Duplicate, OJSError
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import is_general
+from django_ojs.guard import get_logger
 from django_ojs.jobs.candidates import Pushed, or_raise
 from django_ojs.jobs.push import Owner, push_each
 from django_ojs.lifecycle.ended import jobs_ended, jobs_revived
@@ -34,6 +36,8 @@ from django_ojs.store.workflows import NEXT
 from django_ojs.workflows import events, parents
 from django_ojs.workflows.events import EndedMember, LockedWorkflow, Next
 from django_ojs.workflows.graphs import error_of, read_steps, shapes
+
+logger = get_logger(__name__)
 
 _LETTERS = {
     State.COMPLETED: rules.COMPLETED, State.DISCARDED: rules.FAILED, State.CANCELLED: rules.CANCELLED,
@@ -216,16 +220,15 @@ def _push(
     try:
         with guard, hooks.inside(hooks.around_later_steps):
             done = or_raise(push_each(documents, **options))
-    except OJSError as error:
-        if strict:
+    except Exception as error:
+        # Whatever a middleware raises: else no member could end, and what is due for other jobs would wait with it.
+        if strict or not (isinstance(error, OJSError) or (middleware.enqueue_chain and not is_general(error))):
             raise
         if workflow_change:
             store_of(using).save(workflow_change)
         if len(steps) > 1:
             return [refused for step in steps for refused in _push([step], owners, None, ousted, using, strict)]
-        return [
-            (steps[0], {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message})
-        ]
+        return [(steps[0], _refusal(steps[0], error))]
     if strict:
         refuse_ignored(done)
     if workflow_change:
@@ -235,6 +238,17 @@ def _push(
         for step, pushed in zip(steps, done, strict=True)
         if pushed.status in _NOT_CREATED
     ]
+
+
+def _refusal(step: Next, error: Exception) -> dict[str, Any]:
+    """What a step says that was not pushed because of this error."""
+    if isinstance(error, OJSError):
+        return {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message}
+    logger.error(
+        "Step %s of the workflow %s has failed, as its job could not be enqueued.",
+        step.step_id, step.workflow_id, exc_info=error,
+    )  # fmt: skip
+    return {"code": "internal_error", "type": "internal_error", "message": f"{type(error).__name__} was raised."}
 
 
 def refuse_ignored(done: Sequence[Pushed]) -> None:

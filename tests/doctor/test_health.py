@@ -340,13 +340,26 @@ def test_a_diagnosis_that_the_database_refuses_is_told_and_the_others_go_on(
     assert "nothing" in finding.says
 
 
-def test_an_error_of_the_code_is_none_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_code_is_told_and_the_others_go_on(
+    led: Leadership, monkeypatch: pytest.MonkeyPatch, ids: Ids, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a system check of the site: neither the other diagnoses nor the alerts depend on it."""
+    Worker.objects.all().delete()
+    enqueued()
+
     def broken(site: Any) -> Any:
         raise KeyError("x")
 
-    monkeypatch.setattr(doctor, "DIAGNOSES", (broken,))
-    with pytest.raises(KeyError):
-        doctor.examine()
+    monkeypatch.setattr(doctor, "DIAGNOSES", (broken, *doctor.DIAGNOSES))
+    monkeypatch.setattr(doctor, "WORK", {broken: ("x",), **doctor.WORK})
+    assert ids() == ["not-examined", "workers-missing"]
+    (finding,) = found("not-examined")
+    assert (finding.about, str(finding.says)) == ("broken", "The diagnosis broken failed: KeyError: 'x'")
+    assert "pg_monitor" not in finding.mend
+    assert caplog.records[0].exc_info is not None
+    attention = doctor.attention(doctor.Site("default"))
+    assert [one.id for one in attention] == ["not-examined", "workers-missing"]
+    assert doctor.unseen(attention) == {"x"}
 
 
 @pytest.mark.django_db

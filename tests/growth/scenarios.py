@@ -35,6 +35,7 @@ from django_ojs.jobs.priority import prioritise
 from django_ojs.jobs.promote import activate, run_now
 from django_ojs.jobs.push import push
 from django_ojs.jobs.retry import retry
+from django_ojs.jobs.setright import set_right
 from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.models import Job, WebhookSubscription
 from django_ojs.queues import bounds
@@ -197,6 +198,7 @@ def scheduling() -> None:
     bounds.relieve()
     children.follow_up()
     compensations.follow_up()
+    set_right()
     unserved = Unserved()
     for _ in range(2):
         unserved.run_once(connection.alias)

@@ -5,24 +5,30 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from django_ojs import clock
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
+from django_ojs.jobs import progress
 from django_ojs.jobs.fetch import Fetch, fetch
-from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.read import info
+from django_ojs.jobs.setright import set_right
 from django_ojs.jobs.timers import apply_due
 from django_ojs.limits import ratelimits
-from django_ojs.models import CronSchedule, Lease, RateLimit, Ticket
-from django_ojs.queues import configuration, deletion
-from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership
-from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.models import CronSchedule, Event, Job, Lease, RateLimit, Ticket, Worker
+from django_ojs.queues import configuration, deletion, maintenance
+from django_ojs.scheduler import scheduler
+from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership, SetRight
+from django_ojs.workerregistry import directory
+from django_ojs.workerregistry.dead import dead_after, rescue_dead_workers
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import register
 from tests.stepping import shifted
@@ -139,6 +145,34 @@ class TestAServerDatabase:
             host.wait(1)
             clock.now("default")
             clock.now("default")
+
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    @pytest.mark.parametrize("first", [apply_due, rescue_dead_workers])
+    def test_that_is_set_takes_no_job_from_a_worker_that_lives(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, seconds: int, first: Any
+    ) -> None:
+        """Each process notices it by itself, within a minute: until then some renew their jobs by another time."""
+        moved, question = dt.timedelta(), clock._question
+
+        def asked(using: str) -> Any:
+            answer = question(using)
+            shift = moved + dt.timedelta(seconds=host.passed)
+            return answer._replace(theirs=answer.theirs + shift, wall=answer.wall + shift)
+
+        monkeypatch.setattr(clock, "_question", asked)
+        clock.forget()
+        register("w", {"queues": ["default"]})
+        held = job()
+        fetch(Fetch(["default"], worker_id="w", visibility_ms=30_000))
+        moved = dt.timedelta(seconds=seconds)
+        if seconds < 0:  # the process of the worker has noticed it
+            Worker.objects.update(last_heartbeat_at=F("last_heartbeat_at") + moved)
+            Job.objects.update(visible_until=F("visible_until") + moved, wake_at=F("visible_until") + moved)
+        host.wait(2)
+        assert (first(), apply_due(), rescue_dead_workers()) == (0, 0, 0)
+        assert info(held)["state"] == "active"
+        host.wait(clock._SET_SECONDS)
+        assert first() + apply_due() + rescue_dead_workers() == 1, "it has died in fact"
 
 
 class TestAHost:
@@ -273,6 +307,143 @@ class TestAClockThatWasAhead:
         if then == "a start":
             frozen_clock.advance(seconds=61)
             assert len(fetch(Fetch(["default"]))) == 1
+
+    def test_leaves_no_dead_worker_that_counts_as_alive(self, frozen_clock: Any) -> None:
+        held, start = job(), frozen_clock.now
+        frozen_clock.advance(days=365)
+        register("w", {"queues": ["default"]})
+        fetch(Fetch(["default"], worker_id="w"))
+        beat(Beat("w", [held]))
+        frozen_clock.move_to(start)
+        assert rescue_dead_workers() == 0
+        assert {worker.pk for worker in directory.connected("default")} == {"w"}
+        frozen_clock.advance(seconds=dead_after() - 1)
+        assert rescue_dead_workers() == 0
+        frozen_clock.advance(seconds=2)
+        assert rescue_dead_workers() == 1
+        assert info(held)["state"] == "available"
+        assert not directory.connected("default").exists()
+
+    def test_leaves_a_worker_that_lives_alone(self, frozen_clock: Any) -> None:
+        held, start = job(), frozen_clock.now
+        frozen_clock.advance(days=1)
+        register("w", {"queues": ["default"]})
+        fetch(Fetch(["default"], worker_id="w"))
+        frozen_clock.move_to(start)
+        for _ in range(9):
+            assert rescue_dead_workers() == 0
+            frozen_clock.advance(seconds=dead_after() - 1)
+            assert beat(Beat("w", [held])).extended == [held]
+
+    def test_leaves_no_retry_that_waits_until_it_is_there_again(self, frozen_clock: Any) -> None:
+        policy = {"max_attempts": 9, "initial_interval": "PT10M", "backoff_strategy": "constant", "jitter": False}
+        failed, waits = job(retry=policy), job(retry=policy)
+        later = job(scheduled_at=(frozen_clock.now + dt.timedelta(days=9)).isoformat())
+        due = info(later)["due_at"]
+        fetch(Fetch(["default"], count=2))
+        start = frozen_clock.now
+        fail_one(Failure(waits, {"message": "no"}))
+        before = info(waits)
+        frozen_clock.advance(days=365)
+        fail_one(Failure(failed, {"message": "no"}))
+        frozen_clock.move_to(start)
+        SetRight().run_once("default")
+        assert info(failed)["due_at"] == info(failed)["wake_at"] == start + dt.timedelta(minutes=10)
+        assert info(waits) == before
+        assert info(later)["due_at"] == due
+        frozen_clock.advance(minutes=10)
+        assert len(fetch(Fetch(["default"], count=9))) == 2
+
+    def test_leaves_no_reservation_that_lasts_until_it_is_there_again(self, frozen_clock: Any) -> None:
+        held, start = job(), frozen_clock.now
+        frozen_clock.advance(days=365)
+        fetch(Fetch(["default"], visibility_ms=30_000))
+        frozen_clock.move_to(start)
+        assert set_right() == 1
+        assert (info(held)["started_at"], info(held)["attempt"]) == (start, 1)
+        frozen_clock.advance(seconds=29)
+        assert apply_due() == 0
+        frozen_clock.advance(seconds=2)
+        assert apply_due() == 1
+        assert info(held)["state"] == "available"
+
+    def test_leaves_no_job_behind_all_that_come_later(self, frozen_clock: Any) -> None:
+        start = frozen_clock.now
+        frozen_clock.advance(days=365)
+        first, second = job(), job()
+        frozen_clock.move_to(start)
+        assert (set_right(), set_right()) == (2, 0)
+        third = job()
+        given = [fetch(Fetch(["default"]))[0] for _ in range(3)]
+        assert [row["id"] for row in given] == [first, second, third]
+        assert {row["started_at"] - start < dt.timedelta(seconds=1) for row in given} == {True}
+
+    def test_leaves_no_job_put_off_by_a_limit_until_it_is_there_again(self, frozen_clock: Any) -> None:
+        limit = {"key": "mail", "throttle": {"limit": 1, "period": "PT1M"}, "on_limit": "reschedule"}
+        job(rate_limit=limit)
+        put_off, start = job(rate_limit=limit), frozen_clock.now
+        frozen_clock.advance(days=1)
+        assert len(fetch(Fetch(["default"], count=2))) == 1
+        assert info(put_off)["due_at"] > frozen_clock.now
+        frozen_clock.move_to(start)
+        set_right()
+        assert [row["id"] for row in fetch(Fetch(["default"]))] == [put_off]
+
+    def test_is_looked_for_when_a_process_leads_and_when_it_was_set_back(
+        self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[str] = []
+        passed, terms = 0.0, 1
+        monkeypatch.setattr(scheduler, "set_right", lambda **named: looks.append(named["using"]))
+        monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: passed))
+        duty = SetRight(lambda: terms)
+
+        def looked() -> int:
+            before = len(looks)
+            for _ in range(2):
+                duty.run_once("default")
+            return len(looks) - before
+
+        assert looked() == 1
+        passed += SetRight.AGAIN
+        assert looked() == 1, "as other processes may have gone by the old clock for a while"
+        passed += 9 * SetRight.AGAIN
+        assert looked() == 0
+        clock._set_back["default"] += 1
+        assert looked() == 1
+        terms += 1
+        assert looked() == 1
+
+    @pytest.mark.parametrize("lasting", [dt.timedelta(minutes=5), None])
+    def test_leaves_no_maintenance_on_until_it_is_there_again(
+        self, frozen_clock: Any, lasting: dt.timedelta | None
+    ) -> None:
+        start = frozen_clock.now
+        frozen_clock.advance(days=365)
+        maintenance.start(lasting=lasting, auto_end=bool(lasting))
+        frozen_clock.move_to(start)
+        assert not maintenance.end_if_over()
+        mode = maintenance.current()
+        assert mode is not None
+        assert (mode.enabled_at, mode.estimated_end) == (start, lasting and start + lasting)
+        frozen_clock.advance(minutes=5)
+        assert maintenance.end_if_over() is bool(lasting)
+
+    def test_leaves_no_progress_untold_until_it_is_there_again(self, frozen_clock: Any) -> None:
+        held, start = job(), frozen_clock.now
+        fetch(Fetch(["default"], worker_id="w"))
+
+        def told(percent: float) -> bool:
+            before = Event.objects.filter(type="job.progress").count()
+            progress.report([progress.ProgressReport(held, percent=percent)])
+            progress.log_postponed()
+            return Event.objects.filter(type="job.progress").count() > before
+
+        frozen_clock.advance(days=1)
+        assert told(10)
+        frozen_clock.move_to(start)
+        assert told(20)
+        assert not told(30), "within a second"
 
     def test_leaves_no_queue_that_is_never_removed(self, frozen_clock: Any) -> None:
         push([{"type": "a.b", "queue": "q", "args": []}])

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
+from django_ojs.models import Event, Worker
 from django_ojs.workerregistry import directory
 from django_ojs.workerregistry.directory import unserved_queues
 from django_ojs.workerregistry.heartbeat import Beat, beat
@@ -74,3 +77,31 @@ def test_looking_at_queues_reads_no_jobs(frozen_clock: Any, django_assert_num_qu
     register("w-1", {"queues": ["default"]})
     with django_assert_num_queries(2):
         assert unserved_queues() == {}
+
+
+def test_the_heartbeats_of_a_worker_of_very_many_queues_do_not_repeat_their_names(frozen_clock: Any) -> None:
+    names = [f"customer-{number}" for number in range(101)]
+
+    def rewritten(*queues: str) -> bool:
+        """Whether a heartbeat writes the names into the row of the worker."""
+        with CaptureQueriesContext(connection) as asked:
+            beat(Beat("w", info={"queues": list(queues), "concurrency": 3}))
+        rows = [str(entry["sql"]) for entry in asked if str(entry["sql"]).startswith("UPDATE")]
+        assert rows
+        return any(queues[-1] in row for row in rows)
+
+    assert rewritten(*names)
+    frozen_clock.advance(seconds=5)
+    assert not rewritten(*names)
+    assert (stored := Worker.objects.get()).last_heartbeat_at == frozen_clock.now
+    assert stored.queues == names
+    frozen_clock.advance(seconds=5)
+    assert rewritten(*names, "new")
+    assert "new" in Worker.objects.get().queues
+    heartbeats = Event.objects.filter(type="worker.heartbeat").order_by("pk")
+    assert [len(event.data["queues"]) for event in heartbeats] == [101]
+    frozen_clock.advance(minutes=1)
+    assert not rewritten(*names, "new")
+    frozen_clock.advance(seconds=5)
+    assert rewritten("few")
+    assert [len(event.data["queues"]) for event in heartbeats.all()] == [101, 102, 1]

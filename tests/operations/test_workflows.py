@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -362,6 +363,31 @@ class TestEveryWayToEnd:
         complete()
         complete()
         assert shown(flow)["state"] == "completed"
+
+    @pytest.mark.parametrize("by_database", [False, True])
+    def test_a_middleware_that_fails_is_a_failed_step_and_holds_up_no_other_job(
+        self, frozen_clock: Any, by_database: bool
+    ) -> None:
+        flow = chain("a", "b")
+        end = frozen_clock.now + dt.timedelta(minutes=1)
+        expiring = job("c", options={"expires_at": end.isoformat()})
+        other = create(type="batch", jobs=[expiring], callbacks={"on_complete": job("d")})
+        (scheduled,) = push([{"type": "e", "args": [], "scheduled_at": end.isoformat()}])
+        taken = Job.objects.values("pk", "created_at").first()
+
+        def fail(document: dict[str, Any], proceed: Any) -> Any:
+            if by_database:
+                Job(**taken, type="x").save(force_insert=True)
+            raise KeyError(document["type"])
+
+        with added(fail):
+            complete()
+            frozen_clock.advance(minutes=2)
+            assert apply_due() == 2
+        assert scheduled.row is not None
+        assert Job.objects.get(pk=scheduled.row["id"]).state == "available"
+        assert shown(flow)["error"]["errors"][0]["code"] == "internal_error"
+        assert {shown(one)["state"] for one in (flow, other)} == {"failed"}
 
 
 def added(function: Any) -> Any:

@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get_workflow, job, outbox
 from django_ojs.checks import check_outbox, check_second_database
-from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound
+from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound, QueueFull
 from django_ojs.jobs import push
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, OutboxEntry, Queue, Workflow
@@ -211,6 +211,18 @@ def test_what_is_not_taken_now_is_tried_again_later(ship: Any, frozen_clock: Any
     frozen_clock.advance(seconds=3)
     assert outbox.relay() == 1
     assert second.refresh().in_outbox is False
+
+
+def test_what_was_refused_while_the_clock_was_ahead_is_tried_when_it_is_right(ship: Any, frozen_clock: Any) -> None:
+    start = frozen_clock.now
+    frozen_clock.advance(days=1)
+    ship.enqueue("a")
+    with mock.patch.object(outbox, "_push", side_effect=lambda entries, target: [QueueFull("full")] * len(entries)):
+        assert outbox.relay() == 1
+    assert outbox.relay() == 0
+    frozen_clock.move_to(start)
+    assert outbox.relay() == 1
+    assert entries() == []
 
 
 def test_a_database_that_is_away_leaves_everything_as_it_is(ship: Any) -> None:

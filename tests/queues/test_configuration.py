@@ -243,6 +243,39 @@ class TestRemoval:
         assert finish_removals() == 2
         assert set(Job.objects.values_list("queue", flat=True)) == {"other", "q"}
 
+    def test_no_job_goes_round_and_round(self) -> None:
+        for queue in ("a", "b", "c"):
+            make(queue)
+            fetch(Fetch([queue]))  # so that the queue stays until it has finished
+        assert remove("a", "move", "b").state == "draining"
+        assert remove("b", "move", "c").state == "draining", "a job may go further"
+        for name, target in (("b", "a"), ("c", "a"), ("c", "b")):
+            with pytest.raises(Conflict, match="moved back here"):
+                remove(name, "move", target)
+        answer = call("DELETE", "/queues/c", {"strategy": "move", "target_queue": "a"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+        assert not Queue.objects.get(name="c").draining
+        assert remove("a", "move", "b").state == "draining", "repeating it is safe"
+        assert remove("a", "move", "c").state == "draining", "and so is another target"
+        assert remove("b", "move", "a").state == "draining", "which leads to c now"
+        with pytest.raises(Conflict, match="moved back here"):
+            remove("a", "move", "b")
+
+    def test_no_job_is_moved_to_where_it_would_be_discarded(self) -> None:
+        for queue in ("a", "b", "c"):
+            make(queue)
+        deletion._begin("c", "discard", "c", None, using="default")
+        fetch(Fetch(["b"]))
+        for name in ("a", "b"):
+            with pytest.raises(Conflict, match="discarded"):
+                remove(name, "move", "c")
+        configure("c", {"draining": False})
+        assert remove("b", "move", "c").state == "draining"
+        deletion._begin("c", "discard", "c", None, using="default")
+        with pytest.raises(Conflict, match="discarded"):
+            remove("a", "move", "b")
+        assert remove("a", "move", "d").state == "deleted"
+
     def test_moved_jobs_keep_no_key_of_the_old_queue(self) -> None:
         by_queue = {"keys": ["type", "queue"]}
         make(rate_limit={"concurrency": 1}, unique=by_queue)

@@ -19,6 +19,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import apply_due
+from django_ojs.limits import claim as limited_claim
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.queues import configuration
@@ -106,6 +107,31 @@ class TestConcurrency:
         make(450, rate_limit={"key": "a", "concurrency": 1}, priority=9)
         free = make(2)
         assert set(claim(3)) > set(free)
+
+    def test_a_job_behind_more_shut_keys_than_one_claim_looks_at_is_reached(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limited_claim, "LEAST", 2)
+        monkeypatch.setattr(limited_claim, "ROUNDS", 2)
+        monkeypatch.setattr(limited_claim, "LEFT_OUT_SECONDS", 1000.0)
+        for number in range(11):
+            make(2, rate_limit={"key": f"k{number}", "concurrency": 1})
+        running = claim(50)
+        free = make(3)
+        assert [claim(1) for _ in range(4)] == [[], [], free[:1], free[1:2]], "four keys of eleven at a time"
+        done(running[6:7])
+        assert claim(1) == free[2:], "the open key is one that is still left out"
+        monkeypatch.setattr(limited_claim, "LEFT_OUT_SECONDS", 0.0)
+        assert claim(1) == []
+        assert [bool(claim(1)) for _ in range(3)] == [False, True, False], "all keys are looked at again"
+
+    def test_no_number_of_shut_keys_is_too_many(self) -> None:
+        """On SQLite 1,000 conditions were: a FETCH was answered with 500, for as long as so many keys were shut."""
+        limits = [{"key": f"k{number}", "concurrency": 1} for number in range(1100)]
+        push([{"type": "a.b", "args": [], "queue": "q", "rate_limit": limit} for limit in limits * 2])
+        assert len(claim(1000)) + len(claim(1000)) == 1100
+        free = make()
+        assert [*claim(), *claim()] == free
 
     def test_an_operators_zero_stops_a_key(self) -> None:
         make(1, rate_limit={"key": "k", "concurrency": 1})

@@ -113,6 +113,34 @@ def test_failures_are_tried_again_on_the_schedule_with_the_same_id_and_bytes_and
     assert (line.levelname, line.__dict__["delivery_id"]) == ("WARNING", delivery.public_id)
 
 
+def test_what_was_noted_while_the_clock_was_ahead_comes_when_it_is_right(
+    receiver: Receiver, sender: Sender, frozen_clock: Any
+) -> None:
+    sender.SET_RIGHT = 0.0
+    start = frozen_clock.now
+    frozen_clock.advance(days=365)
+    subscription = subscribe(receiver.url())
+    receiver.plan(503)
+    enqueue("a.failed")
+    deliver(sender)
+    enqueue("a.lost")
+    relayed()
+    assert len(webhookdeliveries.claim(1, {})) == 1  # by a process that dies
+    enqueue("a.waiting")
+    relayed()
+    frozen_clock.move_to(start)
+    enqueue("a.later")
+    deliver(sender)
+    assert sorted(got.event["data"]["job_type"] for got in receiver.got) == [
+        "a.failed", "a.failed", "a.later", "a.lost", "a.waiting"
+    ]  # fmt: skip
+    assert {row.status for row in deliveries()} == {"success"}
+    assert fresh(subscription).last_delivery_at == start
+    frozen_clock.advance(seconds=1)
+    deliver(sender)
+    assert len(receiver.got) == 5
+
+
 @pytest.mark.parametrize(
     "status, verdict",
     [(200, "success"), (299, "success"), (304, "dead"), (400, "dead"), (404, "dead"), (410, "dead"), (429, "failed"),
