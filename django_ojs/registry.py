@@ -100,10 +100,15 @@ class Registry:
         name = place_of(definition.handler)
         with self._lock:
             taken = self._definitions.get(definition.type)
-            if taken is not None and place_of(taken.handler) != name:  # the same name: a module was reloaded
+            if taken is not None and place_of(taken.handler) != name:
                 raise InvalidHandler(
                     f"The job type {definition.type!r} has two handlers, {place_of(taken.handler)} and {name}: "
                     "give one of them another type."
+                )
+            if taken is not None and may_fail("Comparing two handlers", _differ, taken.handler, definition.handler):
+                raise InvalidHandler(
+                    f"The job type {definition.type!r} has two handlers, both of {name}, with other arguments or of "
+                    "another object: give one of them another type."
                 )
             self._definitions[definition.type] = definition
             self._faults.pop((definition.type, name), None)
@@ -191,6 +196,28 @@ def place_of(handler: object) -> str:
     if name.endswith("<lambda>") and (code := getattr(function, "__code__", None)) is not None:
         return f"{name} of line {code.co_firstlineno}"  # it has no name of its own
     return name
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether handlers of the same place are two: partials with other arguments, methods of other objects, or objects
+    that can be called. Otherwise it is the same one again, as where a module is reloaded."""
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        states = [dict(enumerate(each.args)) | each.keywords for each in (one, other)]
+        return not _alike(*states) or _differ(one.func, other.func)
+    if isinstance(one, functools.partial) or isinstance(other, functools.partial):
+        return True
+    first, second = (getattr(each, "__self__", None) if inspect.isroutine(each) else each for each in (one, other))
+    if inspect.isclass(first) or type(first) is not type(second):  # or the class was loaded again
+        return place_of(first) != place_of(second)
+    return not _alike(getattr(first, "__dict__", {}), getattr(second, "__dict__", {}))
+
+
+def _alike(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    """Whether these hold the same; functions and classes may have been loaded again."""
+    return one.keys() == other.keys() and all(
+        value == other[name] or (callable(value) and place_of(value) == place_of(other[name]))
+        for name, value in one.items()
+    )
 
 
 registry = Registry()

@@ -113,7 +113,8 @@ class LinesField(forms.CharField):
 
 
 def _lines(text: str) -> list[str]:
-    return distinct(text.replace(",", "\n").splitlines())
+    """The entries. Commas alone are one that nothing is called by, or they would mean that there is no limit."""
+    return distinct(text.replace(",", "\n").splitlines()) or distinct([text])
 
 
 class WireField(forms.CharField):

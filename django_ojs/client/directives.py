@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.guard import Interrupted
+from django_ojs.rules.durations import spell
 
 
 class Directive(Exception):
@@ -41,7 +42,7 @@ class Fail(Directive):
     __module__ = "django_ojs"
 
     def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
+        super().__init__(reason or "")
 
     def __str__(self) -> str:
         cause = "" if self.__cause__ is None else str(self.__cause__)
@@ -67,8 +68,8 @@ class Snooze(Directive):
     __module__ = "django_ojs"
 
     def __init__(self, delay: Duration) -> None:
-        super().__init__(f"The handler asked to run again after {delay}.")
         self.delay_ms = milliseconds(delay, "delay")
+        super().__init__(f"The handler asked to run again after {spell(self.delay_ms)}.")
 
 
 class StepBoundary(Interrupted):

@@ -21,6 +21,7 @@ from django_ojs.errors import Conflict, NotFound
 from django_ojs.faults import or_migrate
 from django_ojs.messages import shown
 from django_ojs.rules import envelope
+from django_ojs.rules.durations import MAX_MS
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
 
@@ -111,8 +112,12 @@ class Handle(OtherWords):
         raise self._late(timeout) from looks.error
 
     def _looks(self, timeout: float | None) -> Looks:
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise TypeError(f"timeout={shown(timeout)}: give seconds, or None to wait without a limit.")
+        if timeout is not None:
+            if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+                raise TypeError(f"timeout={shown(timeout)}: give seconds, or None to wait without a limit.")
+            if timeout != timeout:  # NaN
+                raise ValueError(f"timeout={timeout}: give seconds, or None to wait without a limit.")
+            timeout = min(max(timeout, 0), MAX_MS / 1000)  # an int may be too long for a float
         kind, name, _ = self._what()
         return Looks(f"Waiting for {kind} {name}", timeout, database(None), ojs_settings.OUTBOX)
 
@@ -139,7 +144,7 @@ class Handle(OtherWords):
 
     def _late(self, timeout: float | None) -> TimeoutError:
         kind, name, state = self._what()
-        return TimeoutError(f"{kind.capitalize()} {name} {state} after {timeout} seconds.")
+        return TimeoutError(f"{kind.capitalize()} {name} {state} after {shown(timeout)} seconds.")
 
     def _refuse_in_outbox(self, verb: str) -> None:
         """Raise Conflict for a verb that has nothing to work on yet."""

@@ -45,12 +45,13 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
 from django_ojs.guard import Interrupted, may_fail, release_logging_locks, threaded, uncancelled
 from django_ojs.messages import shown, with_article
-from django_ojs.registry import is_coroutine_function, unwrapped
+from django_ojs.registry import Definition, is_coroutine_function, unwrapped
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.approvals import ApprovalDecision, ApprovalRequest
 from django_ojs.rules.durableevents import CHILDREN_ENDED, RESERVED
 from django_ojs.rules.durableevents import check as check_event
+from django_ojs.rules.durations import EARLIEST, LATEST
 from django_ojs.rules.ids import new_id, new_job_id
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import INSIDE, JOB_FAILED, MAX_STEP_NAME, UNDOING, Step, StepExists
@@ -498,6 +499,7 @@ class StepMethods:
     """The part of a `JobContext` that durable handlers use. Outside of them each of these raises `StepError`."""
 
     _step_log: StepLog | None = None
+    _definition: Definition | None = None
     type: str
     _cancelled: bool
 
@@ -750,12 +752,14 @@ class StepMethods:
         self._sleep(name, lambda now: now + dt.timedelta(milliseconds=milliseconds(length, "length")))
 
     def sleep_until(self, instant: dt.datetime, *, name: str = "") -> None:
-        """`sleep` until an instant, which has a time zone. Nothing happens where that has passed."""
+        """`sleep` until an instant, which has a time zone. Nothing happens where that has passed. One at the end of the
+        calendar, such as `datetime.max`, is as late as there can be."""
         if not isinstance(instant, dt.datetime):
             raise TypeError(f"instant={shown(instant)}: give a datetime with a time zone. sleep() takes a length.")
         if instant.utcoffset() is None:
             raise ValueError(f"instant={instant!r} has no time zone: use django.utils.timezone.make_aware(...).")
-        self._sleep(name, lambda now: instant)
+        within = max(EARLIEST, min(instant, LATEST))  # of what every database can store
+        self._sleep(name, lambda now: within)
 
     async def asleep(self, length: Duration, *, name: str = "") -> None:
         """`sleep` of an asynchronous handler."""
@@ -983,11 +987,18 @@ class StepMethods:
 
         For handlers that go on for ever, such as a loop with a sleep in it: the record of a job stays small. The
         envelope keeps the arguments that the job was enqueued with. It does not return.
+
+        Raises TypeError, and forgets nothing, for arguments that the handler does not take or that cannot be kept, and
+        StepError inside of a transaction.
         """
         log, given = self._ready(), encode_arguments(args, kwargs)
         if log.undoes:
             raise _ReplayEnds
-        arguments = log.new(ARGUMENTS, Kind.ARGUMENTS, result=stepvalues.encode(given, ARGUMENTS))
+        if self._definition is not None:
+            given = self._definition.of(given).args
+        text = stepvalues.encode(list(given), ARGUMENTS, "args")
+        _refuse_inside_transaction(log, "continue_as_new")
+        arguments = log.new(ARGUMENTS, Kind.ARGUMENTS, result=text)
         arguments.ended_at = log.now()
         log.must(log.store.start_over(arguments))
         raise log.ending(Suspended(0))
@@ -1013,9 +1024,9 @@ class StepMethods:
         """For the worker: all that steps have raised to end this run, also in branches that the handler gave up."""
         return () if self._step_log is None else self._step_log.endings
 
-    def record_steps(self, log: StepLog) -> None:
-        """For the worker and for tests: let the handler's steps be recorded there."""
-        self._step_log = log
+    def record_steps(self, log: StepLog, definition: Definition | None = None) -> None:
+        """For the worker and for tests: let the steps of this handler be recorded there."""
+        self._step_log, self._definition = log, definition
 
     @property
     def step_arguments(self) -> list[Any] | None:
@@ -1473,6 +1484,8 @@ class StepFunction(Generic[P, R_co]):
         self.function, self.name, self.retry, self.timeout = function, _checked_name(name), retry, timeout
         if retry is not None:
             _policy(retry)
+        if timeout is not None:
+            milliseconds(timeout, "timeout")
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:

@@ -80,6 +80,8 @@ def step_type(
     def decorate(kind: C) -> C:
         if not isinstance(kind, type):
             raise TypeError(f"step_type takes a class, not {shown(kind)}.")
+        if not isinstance(name, str):
+            raise TypeError(f"The name of a step type is a text, not {shown(name)}.")
         to: Callable[[Any], Any]
         back: Callable[[Any], Any]
         if encode is None and decode is None and dataclasses.is_dataclass(kind):
@@ -115,12 +117,13 @@ _register(frozenset, "frozenset", list, frozenset)
 _OF_ALL = frozenset({*_by_name, "dict"})
 
 
-def encode(value: Any, step: str) -> str:
-    """What the step returned as JSON text. Raises TypeError, which names the place, for what cannot be kept."""
+def encode(value: Any, step: str, path: str = "") -> str:
+    """What the step returned as JSON text. Raises TypeError, which names the place, for what cannot be kept: in its
+    result, or in what `path` says."""
     if type(value) in SCALARS:
         return jsontext.dumps(value)
-    plain = _encoded(value, f"The result of step {step!r}", 0)
-    check_json(plain, "result")
+    plain = _encoded(value, path or f"The result of step {step!r}", 0)
+    check_json(plain, path or "result")
     return jsontext.dumps(plain)
 
 
@@ -164,7 +167,7 @@ def _encoded(value: Any, path: str, depth: int) -> Any:
         return {TAG: codec.name, VALUE: _encoded(codec.encode(value), path, depth + 1)}
     name = with_article(f"{kind.__module__}.{kind.__qualname__}")
     raise TypeError(
-        f"{brief(path)} is {name}, which a step cannot keep: return strings, numbers, "
+        f"{brief(path)} is {name}, which cannot be kept with the job: take strings, numbers, "
         "booleans, None, lists, dicts, dates, decimals, UUIDs or rows of models, or register the class with "
         "django_ojs.step_type."
     )

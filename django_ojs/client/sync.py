@@ -22,7 +22,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.cron import schedules
 from django_ojs.database import atomic, database, retried
 from django_ojs.models import CronSchedule
-from django_ojs.registry import registry
+from django_ojs.registry import registry, unwrapped
 from django_ojs.rules.cron import CronSpec
 
 #: Columns that the code decides, in groups of which an operator changes all or nothing. Whether a schedule is enabled,
@@ -94,7 +94,7 @@ def declarations() -> dict[str, Declaration]:
         if spec.name in found:
             types = f"{found[spec.name].spec.type} and {spec.type}"
             raise NotSynchronised(f"{types} both have the schedule '{spec.name}': give one of them cron_name=.")
-        found[spec.name] = Declaration(spec, definition.handler.__module__, ojs_settings.SERVICE_NAME)
+        found[spec.name] = Declaration(spec, unwrapped(definition.handler).__module__, ojs_settings.SERVICE_NAME)
     return {name: found[name] for name in sorted(found)}
 
 

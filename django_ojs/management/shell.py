@@ -14,6 +14,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from django import forms
@@ -63,11 +64,30 @@ _CELLS = ("id", "type", "queue", "state", "attempt", "max_attempts", "uncounted"
 Refusal = tuple[uuid.UUID, OJSError]
 
 
+class _Parser(CommandParser):
+    """A parser that refuses `--queue=--`. Python before 3.13 reads that as an option without a value, whose filter
+    would select more."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for arg in map(str, args or ()):
+            if arg == "--":
+                break
+            name, _, value = arg.partition("=")
+            if name.startswith("--") and value == "--":
+                self.error(f"argument {name}: '--' is no value")
+        return super().parse_known_args(args, namespace)
+
+
 class SteadyCommand(BaseCommand):
     """A command that goes on with what it does where its output cannot be read (`output`)."""
 
     #: Whether this is a process of its own; False in call_command().
     from_command_line = False
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.__class__ = _Parser
+        return parser
 
     def run_from_argv(self, argv: list[str]) -> None:
         self.from_command_line = True
@@ -212,6 +232,21 @@ def positive(text: str) -> int:
     if not number or number >= 2**31:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number above zero and below {2**31:,}")
     return number
+
+
+def port_argument(text: str) -> int:
+    """The port of an address; 0 takes any that is free."""
+    number = jsontext.digits(text)
+    if number is None or number > 65535:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no port, a number from 0 to 65535")
+    return number
+
+
+def path_argument(text: str) -> Path:
+    """The path of a file."""
+    if not text.strip():  # a variable of a shell that is not set would name the current folder
+        raise argparse.ArgumentTypeError("it is empty: leave it out for none")
+    return Path(text)
 
 
 def name_argument(text: str) -> str:

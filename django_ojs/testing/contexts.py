@@ -79,7 +79,8 @@ def job_context(
     check_json(checkpoint, "checkpoint")
     kept = {} if checkpoint is None else {"checkpoint": Kept(jsontext.dumps(checkpoint), 1)}
     context = JobContext({**row, **lineage, **kept})
-    context.record_steps(StepLog(MemorySteps(_call), Durable("", "restart"), attempt, sequential=False))
+    log = StepLog(MemorySteps(_call), Durable("", "restart"), attempt, sequential=False)
+    context.record_steps(log, definition)
     return context
 
 

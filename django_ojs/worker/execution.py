@@ -967,9 +967,9 @@ def _take_wrappers(connection: BaseDatabaseWrapper) -> bool:
 
 
 def drop(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection whatever it is in the middle of. Django would keep one that is inside `atomic`, and lets no
-    durable block begin while it remembers another one, until it connects again."""
-    connection.in_atomic_block = False
+    """Close a connection whatever it is in the middle of. Django would keep one that is inside `atomic`, also one that
+    was closed there, and lets no durable block begin while it remembers another one, until it connects again."""
+    connection.in_atomic_block = connection.closed_in_transaction = False
     connection.atomic_blocks.clear()
     _close(connection.close)
 

@@ -125,7 +125,7 @@ class JobRun:
         log = StepLog(
             self.step_store(), self.definition.durable, self.attempt, sequential=one_by_one, undoes=self.undoes
         )
-        self.context.record_steps(log)
+        self.context.record_steps(log, self.definition)
         log.load()
 
     @property

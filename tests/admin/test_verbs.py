@@ -403,7 +403,9 @@ def test_who_may_only_add_is_not_led_to_what_is_forbidden(
         ("name", "taken"),
         ("scopes", []),
         ("queues", "Mail"),
+        ("queues", ","),
         ("job_types", "*"),
+        ("job_types", " ,\n, "),
         ("expires_at", "2020-01-01"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -106,6 +106,63 @@ def test_two_handlers_without_names_of_their_own_are_two(handlers: Registry) -> 
     job("email.send")(lambda: 1)
     job("email.send")(lambda: 2)
     assert re.search(r"<lambda> of line \d+ and .*<lambda> of line \d+", told(handlers))
+
+
+class Sender:
+    """What holds something of its own, and has handlers."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+
+    def send(self) -> str:
+        return self.server
+
+    __call__ = send
+
+    @classmethod
+    def kind(cls) -> str:
+        return cls.__qualname__
+
+
+class Mailer(Sender):
+    """Has the same method as `Sender`."""
+
+
+@pytest.mark.parametrize(
+    "make, other",
+    [
+        (lambda: partial(print, 1), partial(print, 2)),
+        (lambda: partial(print, 1), print),
+        (lambda: partial(print, end=""), partial(print, end=" ")),
+        (lambda: partial(Sender("a").send), partial(Sender("b").send)),
+        (lambda: Sender("a").send, Sender("b").send),
+        (lambda: Sender("a"), Sender("b")),
+        (lambda: Sender.kind, Mailer.kind),
+    ],
+    ids=["arguments", "a function", "keywords", "partials of methods", "methods", "objects", "classes"],
+)
+def test_handlers_of_one_function_are_two_where_they_do_different_things(
+    handlers: Registry, make: Any, other: Any
+) -> None:
+    kept = job("email.send")(make())
+    again = job("email.send")(make())  # as where its module is reloaded
+    assert told(handlers) == ""
+    job("email.send")(other)
+    assert "has two handlers, both of " in told(handlers)
+    assert handlers.get("email.send") is again is not kept
+
+
+def test_what_wraps_a_function_may_be_loaded_again(handlers: Registry) -> None:
+    def define() -> list[Any]:
+        def send(other: Any = None) -> None: ...
+
+        return [cache(send), partial(cache(send), send), Sender(send).send]  # type: ignore[arg-type]
+
+    for first, again in zip(define(), define(), strict=True):
+        with handlers.isolated():
+            job("email.send")(first)
+            assert job("email.send")(again) is handlers.get("email.send")
+            assert told(handlers) == ""
 
 
 @pytest.mark.parametrize("odd", [None, 5, "send", Registry, dict, classmethod(print), property(print)])

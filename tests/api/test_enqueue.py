@@ -307,8 +307,27 @@ def test_waiting_inside_a_transaction_is_refused_instead_of_hanging(send: Any) -
 
 @pytest.mark.django_db(transaction=True)
 def test_waiting_gives_up_in_time(send: Any) -> None:
+    handle = send.enqueue("a", "b")
     with pytest.raises(TimeoutError, match=r"is still available after 0\.05 seconds"):
-        send.enqueue("a", "b").wait(timeout=0.05)
+        handle.wait(timeout=0.05)
+    for over in (-1, float("-inf"), -(10**5000)):  # the deadline has passed: one look
+        with pytest.raises(TimeoutError, match="is still available"):
+            handle.wait(timeout=over)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_waiting_for_ever_is_waiting(send: Any) -> None:
+    handle = await send.aenqueue("a", "b")
+    await handle.acancel()
+    for length in (10**5000, float("inf"), 1e300):
+        for wait in (sync_to_async(handle.wait), handle.await_):
+            assert (await wait(length, raise_error=False)).state == "cancelled"
+
+
+def test_waiting_for_what_is_no_time_is_refused(send: Any) -> None:
+    """A deadline of NaN would never pass."""
+    with pytest.raises(ValueError, match=r"^timeout=nan: give seconds"):
+        send.enqueue("a", "b").wait(float("nan"))
 
 
 def test_waiting_for_a_job_that_failed_does_not_pass_for_success(send: Any) -> None:

@@ -15,6 +15,8 @@ from django.contrib.auth.models import User
 
 import django_ojs
 from django_ojs import (
+    Retry,
+    Snooze,
     Workflow,
     approve,
     chain,
@@ -70,11 +72,13 @@ DOORS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a payload": (lambda odd: emit_event("odd", "key", odd), "half nul"),
     "approve": (lambda odd: approve(odd, by=User(username="u")), ""),
     "by": (lambda odd: approve(uuid.uuid4(), by=odd), ""),
-    "wait": (lambda odd: stored().wait(odd), "huge nan infinite"),
+    "wait": (lambda odd: stored().wait(odd), "huge infinite"),
     "logs": (lambda odd: stored().logs(attempt=odd), "huge"),
     "level of logs": (lambda odd: stored().logs(level=odd), "huge"),
     "@step": (step, ""),
+    "timeout of @step": (lambda odd: step(timeout=odd)(child), "huge"),
     "step_type": (step_type, ""),
+    "name of a step type": (lambda odd: step_type(name=odd, encode=str, decode=str)(type("Odd", (), {})), "half nul"),
     "step": (lambda odd: job_context().step("a", odd), ""),
     "name of a step": (lambda odd: job_context().step(odd, int), ""),
     "sleep": (lambda odd: job_context().sleep(odd), "huge"),
@@ -84,6 +88,8 @@ DOORS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "wait_for_event": (lambda odd: job_context().wait_for_event(odd), ""),
     "wait_for_approval": (lambda odd: job_context().wait_for_approval("a", title=odd), ""),
     "assignees": (lambda odd: job_context().wait_for_approval("a", assignees=odd), ""),
+    "Snooze": (Snooze, "huge"),
+    "after of Retry": (lambda odd: Retry(after=odd), "huge"),
     "random": (lambda odd: job_context().random(odd), ""),
     "progress": (lambda odd: job_context().progress(odd), "infinite"),
     "level of log": (lambda odd: job_context().log("said", level=odd), "huge"),

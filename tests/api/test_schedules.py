@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -17,7 +18,7 @@ from django_ojs import JobContext, delete_schedule, job, register_schedule, vali
 from django_ojs.access import Limits
 from django_ojs.checks import check_schedules
 from django_ojs.client.definition import JobDefinition
-from django_ojs.client.sync import NotSynchronised, out_of_date, sync
+from django_ojs.client.sync import NotSynchronised, declarations, out_of_date, sync
 from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick
 from django_ojs.errors import InvalidRequest
@@ -393,6 +394,12 @@ def test_a_schedule_that_other_code_declares_is_left_alone(handlers: Registry, t
         assert CronSchedule.objects.values().get() == before
         assert out_of_date() == []
         assert sync(dry_run=True).foreign == ["report.make"]
+
+
+def test_the_module_of_a_partial_is_that_of_its_function(handlers: Registry) -> None:
+    """That of partials themselves is in every process, and each would take the schedule for one that has left it."""
+    job("report.daily", cron="@daily")(partial(lambda: None))
+    assert declarations()["report.daily"].module == __name__
 
 
 @pytest.mark.django_db

@@ -45,6 +45,39 @@ def test_a_filter_of_events_that_is_empty_does_not_show_all(option: str) -> None
             call_command("ojs_events", f"--{option}={text}")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ojs_jobs cancel --type=a.b --queue=--", "ojs_dead_letter retry --set=--", "ojs_apikey create NAME --queue=--",
+        "ojs_events --queues=--", "ojs_worker --queues=--", "ojs_status --watch=--", "ojs_grpc --bind=--",
+        "ojs_dead_letter set-rule NAME --type=a.b --queue=--",
+    ],
+)  # fmt: skip
+def test_two_hyphens_are_no_value(line: str) -> None:
+    """Python before 3.13 reads them as no value at all, so that a filter would select more."""
+    option = line.rpartition(" ")[2].partition("=")[0]
+    with pytest.raises(CommandError, match=f"Error: argument {option}: '--' is no value"):
+        call_command(*line.split())
+
+
+def test_two_hyphens_inside_of_a_value_are_a_part_of_it() -> None:
+    for line in (["ojs_jobs", "list", "--queue=a--"], ["ojs_jobs", "list", "--error=x=--"], ["ojs_jobs", "list", "--"]):
+        call_command(*line, stdout=io.StringIO())
+
+
+@pytest.mark.parametrize("command", ["ojs_worker", "ojs_scheduler"])
+def test_an_empty_path_is_not_the_current_folder(command: str) -> None:
+    with pytest.raises(CommandError, match="Error: argument --health-file: it is empty: leave it out for none"):
+        call_command(command, "--health-file=")
+
+
+@pytest.mark.parametrize("port", ["70000", "-1", "٨٠", "9" * 5000, "http"])
+@pytest.mark.parametrize("option", ["port", "grpc-port"])
+def test_a_port_that_there_is_not(option: str, port: str) -> None:
+    with pytest.raises(CommandError, match=f"Error: argument --{option}: .* is no port, a number from 0 to 65535"):
+        call_command("ojs_testserver", f"--{option}={port}")
+
+
 @pytest.mark.parametrize("number", ["9" * 5000, str(2**31), "10000000000000000000000"])
 def test_a_number_that_is_too_large_is_a_mistake_of_the_caller(number: str) -> None:
     for line in (["ojs_events", "--limit"], ["ojs_jobs", "list", "--limit"], ["ojs_bulk", "show"]):

@@ -24,6 +24,7 @@ from django_ojs import (
     ReplayMismatch,
     StepError,
     StepTimeout,
+    Typed,
     clock,
     job,
     step,
@@ -571,11 +572,23 @@ def test_effects_and_record_of_a_transaction_come_together(jobs: WorkerJobs) -> 
     assert sorted(Group.objects.values_list("name", flat=True)) == ["first-1", "second"]
 
 
-def test_a_step_inside_a_transaction_is_refused(jobs: WorkerJobs) -> None:
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda context: context.step("charge", int),
+        lambda context: context.sleep(1),
+        lambda context: context.uuid(),
+        lambda context: context.continue_as_new(),
+    ],
+    ids=["step", "sleep", "uuid", "continue_as_new"],
+)
+def test_a_step_inside_a_transaction_is_refused(jobs: WorkerJobs, do: Any) -> None:
+    """Its record would be undone where the handler ends by an exception, as by all that end a run: again and again."""
+
     @job("flow.inside", durable=True, retry={"max_attempts": 1})
     def handler(context: JobContext) -> None:
         with transaction.atomic():
-            context.step("charge", int)
+            do(context)
 
     handler.enqueue()
     (failed,) = jobs.drain().exceptions
@@ -615,6 +628,21 @@ def test_a_job_that_sleeps_gives_its_slot_back_and_keeps_the_time(jobs: WorkerJo
     assert calls == [dt.timedelta(days=2), dt.timedelta(days=5)]
 
 
+@pytest.mark.parametrize("zone", [dt.UTC, dt.timezone(dt.timedelta(hours=-12)), dt.timezone(dt.timedelta(hours=14))])
+def test_a_sleep_may_last_until_the_end_of_the_calendar(jobs: WorkerJobs, zone: dt.tzinfo) -> None:
+    """No database stores the last of it in each zone, and no wait of a job may lead beyond it."""
+
+    @job("flow.for_ever", durable=True)
+    def handler(context: JobContext, instant: str) -> None:
+        context.sleep_until(getattr(dt.datetime, instant).replace(tzinfo=zone))
+
+    over, handle = handler.enqueue("min"), handler.enqueue("max")
+    jobs.drain().raise_first()
+    assert (over.refresh().state, handle.refresh().state, handle.attempt) == ("completed", "retryable", 1)
+    assert JobStep.objects.get(job_id=handle.id).due_at.year == 9999
+    handle.cancel()
+
+
 def test_a_sleeping_job_can_be_cancelled(jobs: WorkerJobs) -> None:
     @job("flow.cancelled", durable=True)
     def handler(context: JobContext) -> None:
@@ -642,6 +670,62 @@ def test_a_loop_without_end_keeps_a_small_record(jobs: WorkerJobs) -> None:
     assert handle.args == [20]
     assert names(handle.id) == ["$arguments", "work", "$sleep-1"]
     assert clock.now() == NOW
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda context: context.continue_as_new(), "missing a required argument: 'left'"),
+        (lambda context: context.continue_as_new(1, 2), "too many positional arguments"),
+        (lambda context: context.continue_as_new(1, totl=2), "unexpected keyword argument 'totl'"),
+        (lambda context: context.continue_as_new(object()), r"^args\[0\] is a builtins.object"),
+        (lambda context: context.continue_as_new(float("nan")), r"^args\[0\] is nan"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_the_run_that_gives_them(
+    jobs: WorkerJobs, call: Any, said: str
+) -> None:
+    """What is recorded stays, and so do the arguments: another run can go on."""
+
+    @job("flow.wrong", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext, left: int, *, total: int = 0) -> int:
+        context.step("work", int, 2)
+        with pytest.raises(TypeError, match=said):
+            call(context)
+        return context.step("more", int, left)
+
+    handle = handler.enqueue(7)
+    jobs.drain().raise_first()
+    assert handle.refresh().result == 7
+    assert names(handle.id) == ["work", "more"]
+    with pytest.raises(TypeError, match=said):
+        call(job_context(handler))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_typed_arguments_go_on_as_what_they_are(jobs: WorkerJobs, is_async: bool) -> None:
+    known = uuid.UUID(int=7)
+
+    def check(key: uuid.UUID, group: Group, day: dt.date | None) -> bool:
+        assert (key, group.name) == (known, "staff")
+        return day is not None
+
+    def handler(context: JobContext, key: uuid.UUID, *, group: Group, day: dt.date | None = None) -> str:
+        if not check(key, group, day):
+            context.continue_as_new(key, group=group, day=dt.date(2026, 5, 4))
+        return str(day)
+
+    async def ahandler(context: JobContext, key: uuid.UUID, *, group: Group, day: dt.date | None = None) -> str:
+        if not check(key, group, day):
+            await context.acontinue_as_new(key, group=group, day=dt.date(2026, 5, 4))
+        return str(day)
+
+    made: Any = job("flow.typed", durable=True, args=Typed, retry={"max_attempts": 1})(
+        ahandler if is_async else handler
+    )
+    handle = made.enqueue(known, group=Group.objects.create(name="staff"))
+    jobs.drain().raise_first()
+    assert handle.refresh().result == "2026-05-04"
 
 
 # Decorated functions

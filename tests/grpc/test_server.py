@@ -363,7 +363,12 @@ def test_the_address_of_a_peer(peer: str, address: str) -> None:
     assert Metadata.of((), peer).address == address
 
 
-@pytest.mark.parametrize("address", ["9090", "localhost", "localhost:http", "::1:9090", "localhost:70000", "unix:"])
+@pytest.mark.parametrize(
+    "address",
+    ["9090", "localhost", "localhost:http", "::1:9090", "localhost:70000", "unix:", "localhost:٩٠٩٠", "a\udcff:1",
+     "localhost:" + "9" * 5000],
+    ids=lambda address: ascii(address[:20]),
+)  # fmt: skip
 def test_the_command_refuses_what_is_no_address(address: str) -> None:
     with pytest.raises(CommandError, match="HOST:PORT"):
         call_command("ojs_grpc", "--bind", address)

@@ -123,11 +123,12 @@ def test_stop_iteration_in_the_thread_of_a_run_ends_its_wait(drain: Drain) -> No
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-@pytest.mark.parametrize("kept", [0, 60])
+@pytest.mark.parametrize("kept,closes", [(0, False), (60, False), (60, True)])
 def test_what_a_run_leaves_at_its_connection_reaches_no_other(
-    drain: Drain, monkeypatch: pytest.MonkeyPatch, is_async: bool, kept: int
+    drain: Drain, monkeypatch: pytest.MonkeyPatch, is_async: bool, kept: int, closes: bool
 ) -> None:
-    """The same thread runs both. An aborted transaction or a wrapper would change what the next one does."""
+    """The same thread runs both. An aborted transaction, also one whose connection is closed, or a wrapper would change
+    what the next one does."""
     monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", kept)
     seen: list[str] = []
 
@@ -140,6 +141,8 @@ def test_what_a_run_leaves_at_its_connection_reaches_no_other(
         transaction.atomic().__enter__()
         with contextlib.suppress(Exception), connection.cursor() as cursor:
             cursor.execute("SELECT nothing FROM nowhere")
+        if closes:
+            connection.close()
 
     def look() -> int:
         del seen[:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import uuid
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from django_ojs.client.directives import Discard, Fail, Retry, Snooze
 from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.jsontext import ExactNumber
+from django_ojs.rules import durations
 from django_ojs.worker import runs
 from django_ojs.worker.runs import Completed, Failed, Forgotten, Interruption, JobHandedBack, Snoozed, report
 
@@ -131,3 +133,14 @@ def test_interruptions() -> None:
 def test_a_mistaken_duration_is_told_where_it_is_raised(make: Any) -> None:
     with pytest.raises(ValueError, match="="):
         make()
+
+
+@pytest.mark.parametrize(
+    "delay", [10**5000, 1e300, dt.timedelta.max, "P9999999Y"], ids=["int", "float", "delta", "text"]
+)
+def test_the_longest_wait_is_that_of_a_hundred_years(delay: Any) -> None:
+    assert runs.of_exception(Snooze(delay)) == Snoozed(durations.MAX_MS)
+    outcome = runs.of_exception(Retry(after=delay))
+    assert isinstance(outcome, Failed)
+    assert outcome.retry_after_ms == durations.MAX_MS
+    assert str(Snooze(delay)) == "The handler asked to run again after 36500 d."

@@ -128,7 +128,7 @@ def test_a_handler_may_catch_what_a_savepoint_of_its_own_undid(drain: Drain) -> 
     assert (handle.refresh().state, names()) == ("completed", {"kept"})
 
 
-@pytest.mark.parametrize("how", ["open", "broken"])
+@pytest.mark.parametrize("how", ["open", "broken", "closed"])
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_transaction_that_another_handler_left_open_is_not_in_its_way(drain: Drain, how: str, inline: bool) -> None:
     """Django refuses a durable block inside another one, also one that it only remembers."""
@@ -139,6 +139,8 @@ def test_a_transaction_that_another_handler_left_open_is_not_in_its_way(drain: D
         Group.objects.create(name="left open")
         if how == "broken":
             transaction.set_rollback(True)
+        if how == "closed":
+            connection.close()
 
     @job("tx.write", transactional=True, inline=inline, retry=ONCE)
     def write() -> None:

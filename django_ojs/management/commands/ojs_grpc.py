@@ -13,11 +13,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from django_ojs import grpc, parts
+from django_ojs import grpc, jsontext, parts
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.guard import get_logger
 from django_ojs.management.shell import SteadyCommand, refuse_faulty_handlers, refuse_unmigrated
+from django_ojs.rules.names import is_storable
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.lifecycle import HANGUP, Order, obeyed
 from django_ojs.worker.middleware import show_logs
@@ -109,9 +110,12 @@ def _bound_address(address: str, port: int) -> str:
 
 
 def _address(text: str) -> str:
-    if text.startswith("unix:") and len(text) > len("unix:"):
-        return text
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+    if text.startswith("unix:"):
+        fits = len(text) > len("unix:")
+    else:
+        number = jsontext.digits(port)
+        fits = bool(host) and number is not None and number <= 65535 and (":" not in host or host.startswith("["))
+    if not fits or not is_storable(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9090, [::1]:9090 or unix:PATH")
     return text

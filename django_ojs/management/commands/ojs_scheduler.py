@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from django_ojs import parts
-from django_ojs.management.shell import SteadyCommand, refuse_faulty_handlers, refuse_unmigrated
+from django_ojs.management.shell import SteadyCommand, path_argument, refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.lifecycle import Lifecycle, Stage, signals
@@ -24,7 +23,7 @@ class Command(SteadyCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--health-file", type=Path, metavar="PATH",
+        parser.add_argument("--health-file", type=path_argument, metavar="PATH",
                             help="touch this file while the scheduler is healthy, for a liveness probe")  # fmt: skip
 
     def run_from_argv(self, argv: list[str]) -> None:

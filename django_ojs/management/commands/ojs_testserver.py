@@ -7,8 +7,11 @@ import logging
 import os
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+
 from django_ojs import output
-from django_ojs.management.shell import SteadyCommand
+from django_ojs.management.shell import SteadyCommand, port_argument
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.testing import server
 
@@ -22,11 +25,11 @@ class Command(SteadyCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--port", type=int, default=8080, help="0 takes a free one. Default: 8080.")
+        parser.add_argument("--port", type=port_argument, default=8080, help="0 takes a free one. Default: 8080.")
         parser.add_argument("--dialect", choices=["spec", "published"], default="spec")
         parser.add_argument("--database", default="", help="URL of a server to make the database on. Default: SQLite.")
 
-        parser.add_argument("--grpc-port", type=int, help="Serve gRPC, too. 0 takes a free port.")
+        parser.add_argument("--grpc-port", type=port_argument, help="Serve gRPC, too. 0 takes a free port.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.getLogger("django.request").setLevel(logging.ERROR)  # refusals are what clients test
@@ -40,6 +43,8 @@ class Command(SteadyCommand):
             scheduler.start()
             try:
                 server.serve(options["port"], self._ready, grpc_port=options["grpc_port"])
+            except ImproperlyConfigured as error:  # the address of gRPC
+                raise CommandError(str(error)) from error
             finally:
                 scheduler.stop(5.0)
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -17,7 +16,13 @@ from django_ojs.conf import grace_from_environment, ojs_settings
 from django_ojs.database import database
 from django_ojs.faults import suppress_passing
 from django_ojs.guard import get_logger
-from django_ojs.management.shell import SteadyCommand, positive, refuse_faulty_handlers, refuse_unmigrated
+from django_ojs.management.shell import (
+    SteadyCommand,
+    path_argument,
+    positive,
+    refuse_faulty_handlers,
+    refuse_unmigrated,
+)
 from django_ojs.registry import registry
 from django_ojs.rules import names
 from django_ojs.worker import memory, processinfo, supervisor
@@ -55,7 +60,7 @@ class Command(SteadyCommand):
         )
         parser.add_argument("--max-memory", type=positive, metavar="MB",
                             help="replace a process that takes more memory than this")  # fmt: skip
-        parser.add_argument("--health-file", type=Path, metavar="PATH",
+        parser.add_argument("--health-file", type=path_argument, metavar="PATH",
                             help="touch this file while the worker is healthy, for a liveness probe")  # fmt: skip
         parser.add_argument("--reload", action="store_true", help="restart when the code changes (development)")
 
