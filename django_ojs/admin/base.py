@@ -16,6 +16,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.exceptions import ValidationError
+from django.core.signals import request_finished
 from django.db.models import Case, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThan
@@ -37,8 +38,15 @@ MAX_PAGE = 10_000
 _COMPARISONS = frozenset({"", "exact", "isnull", "in", "gte", "lt"})
 
 
-#: The request for which this thread makes a page.
+#: The request for which this thread makes a page; None between two requests.
 _request: ContextVar[HttpRequest | None] = ContextVar("ojs_admin_request", default=None)
+
+
+def _forget_request(**kwargs: Any) -> None:
+    _request.set(None)
+
+
+request_finished.connect(_forget_request, dispatch_uid="django_ojs.admin.base")
 
 
 class EndlessChangeList(ChangeList):

@@ -118,9 +118,14 @@ def redefine(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
     return schedule
 
 
-def set_enabled(name: str, enabled: bool, *, using: str | None = None) -> CronSchedule:
-    """Switch a schedule on or off; twice is no error. What it missed while it was off is not made up for."""
-    return update(name, {"enabled": enabled}, using=using)
+def set_enabled(
+    name: str, enabled: bool, *, limits: Limits = UNLIMITED, using: str | None = None
+) -> CronSchedule:  # fmt: skip
+    """Switch a schedule on or off; twice is no error. What it missed while it was off is not made up for.
+
+    Who switches it on sets it off: its jobs are pushed within the `limits` of the caller, too.
+    """
+    return update(name, {"enabled": enabled}, limits=limits if enabled else UNLIMITED, using=using)
 
 
 def delete(name: str, *, using: str | None = None) -> CronSchedule:

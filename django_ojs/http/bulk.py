@@ -360,7 +360,7 @@ class BulkViewSet(Idempotent, OJSViewSet):
         outcomes: dict[Any, Any] = {}
         if partial or not unknown:
             distinct = list(dict.fromkeys(known))
-            how = How(principal(self.request), spare_active=spare_active)
+            how = How(principal(self.request), spare_active=spare_active, limits=permissions.limits(self.request))
             done = bulk.run(verb, distinct, how, partial=partial, using=using)
             outcomes = dict(zip(distinct, done, strict=True))
         aborted = bulk.undone() if unknown and not partial else None

@@ -303,7 +303,7 @@ class CronViewSet(OJSViewSet):
         self.payload(required=False)
         self._find(name)
         self.act.action = "cron.enable" if enabled else "cron.disable"
-        return Response(self.entry(cron.set_enabled(name, enabled)))
+        return Response(self.entry(cron.set_enabled(name, enabled, limits=permissions.limits(self.request))))
 
 
 def _warned(body: dict[str, Any]) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class HistoryViewSet(_SwitchedViewSet):
         """
         _check_narrowing(request, self.payload(required=False))
         row = self.get_object()
-        number = erasing.erase(row, self.act, using())
+        number = erasing.erase(row, self.act, using(), permissions.limits(request))
         return Response(self.represent({"deleted": True, "events_deleted": number}))
 
     @operation(scope="read", answer=LineageSerializer)

@@ -219,11 +219,12 @@ class JobViewSet(Idempotent, JobCheckpoints):
         """
         body = self.validated(self.payload(required=False))
         self.act.detail |= {name: body[name] for name in ("reason", "clear_checkpoint", "from_step") if body[name]}
-        row = self.get_object()
+        row, limits = self.get_object(), permissions.limits(request)
         if body["from_step"]:
-            done = restart_from(row["id"], body["from_step"])
+            done = restart_from(row["id"], body["from_step"], limits=limits)
         else:
-            done = only(retry_failed([row["id"]], database(None), clear_checkpoint=body["clear_checkpoint"]))
+            anew = body["clear_checkpoint"]
+            done = only(retry_failed([row["id"]], database(None), clear_checkpoint=anew, limits=limits))
         return self.respond(done, previous_state=row["state"])
 
     @operation(

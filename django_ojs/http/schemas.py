@@ -167,6 +167,7 @@ class SchemaViewSet(OJSViewSet):
         job_type, version = wanted["job_type"], wanted["version"]
         self.act.target = f"{job_type} {version}"
         _check_limits(request, job_type)
+        _check_uri(request, wanted["uri"])
         document = _document(body, "schema")
         schema = schemas.register(job_type, version, document, numeric=wanted["numeric"], uri=wanted["uri"])
         return Response(self.represent(schema), status=201)
@@ -295,6 +296,18 @@ def _check_limits(request: Request, job_type: str) -> None:
             "A key that is limited to queues cannot change schemas, which hold in all of them.",
             details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
         )
+
+
+def _check_uri(request: Request, uri: str) -> None:
+    """Raise PermissionDenied for a URI by which jobs of types beyond the limits of the caller may name the schema."""
+    implied = _URI_PARTS.fullmatch(uri)
+    if uri and limits(request).types is not None and not (implied and limits(request).covers_type(implied[1])):
+        raise PermissionDenied(
+            "A key that is limited to job types cannot register a schema under a URI that is not of one of them.",
+            details={"principal": principal(request), "operation": f"{request.method} {request.path}",
+                     "uri": shorten(uri)},
+            hint="Leave the uri out: it is then urn:ojs:schema:{type}:v{version}.",
+        )  # fmt: skip
 
 
 def _type(value: Any) -> str:

@@ -62,6 +62,8 @@ from django_ojs.statistics.throughput import rates, total
 PERIODS = {"1m": 60, "5m": 300, "1h": 3600, "1d": 86_400}
 #: Settings that are code or may hold what is secret.
 _UNSHOWN = {"AUTHENTICATION_CLASSES", "ENQUEUE_MIDDLEWARE", "EXECUTION_MIDDLEWARE", "REDACT"}
+#: Settings that name queues and job types, which a limited key may not reach.
+_OF_QUEUES = {"ALERTS", "REPLAY_RULES"}
 #: Queues in one answer about scheduling: a sum over all of them is what it is for, so pages are large.
 MAX_QUEUES = 1000
 #: The names under which a request may say how long maintenance will take.
@@ -260,10 +262,14 @@ class _SettingField(serializers.JSONField):
 
 
 class SettingValuesSerializer(AnswerSerializer):
-    """The settings by their names, without those that are code or may hold what is secret."""
+    """The settings by their names, without those that are code or may hold what is secret. A key that is limited to
+    queues or job types does not see those that name any."""
 
     def get_fields(self) -> dict[str, Any]:
-        return {name: _SettingField() for name in sorted(FIELDS.keys() - _UNSHOWN)}
+        optional = {"required": False, "allow_null": True}
+        return {
+            name: _SettingField(**(optional if name in _OF_QUEUES else {})) for name in sorted(FIELDS.keys() - _UNSHOWN)
+        }
 
 
 class SettingsSerializer(AnswerSerializer):
@@ -455,7 +461,10 @@ class ServerViewSet(OJSViewSet):
 
         Without paths of code and rules.
         """
-        return Response(self.represent({"settings": ojs_settings, "redaction": bool(ojs_settings.REDACT)}))
+        shown = self.represent({"settings": ojs_settings, "redaction": bool(ojs_settings.REDACT)})
+        for name in _OF_QUEUES if permissions.is_limited(request) else ():
+            del shown["settings"][name]
+        return Response(shown)
 
     @operation(
         detail=False, methods=["get"], url_path="system/maintenance", aliases=("maintenance",), right="view_maintenance"

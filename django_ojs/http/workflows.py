@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from django.db import router
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -35,6 +35,7 @@ from django_ojs.http.serializers import (
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.rules import problems, redaction, workflowgraph
+from django_ojs.workflows import graphs
 from django_ojs.workflows import workflow as operations
 from django_ojs.workflows.workflow import WorkflowView
 
@@ -295,12 +296,10 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
 
 
 def _find(request: Request, text: str) -> uuid.UUID:
-    """The workflow in a path, if the caller may use the queues and types of all its jobs, where they are now, too."""
+    """The workflow in a path, if the caller may use the queues and types of all its jobs."""
     workflow_id = operations.identify(text)
     if permissions.is_limited(request):
-        steps = WorkflowStep.objects.using(router.db_for_write(Workflow))
-        jobs = steps.filter(Q(workflow_id=workflow_id), job_id__isnull=False).order_by()
-        for queue, job_type, queue_now in jobs.values_list("queue", "type", "job__queue").distinct():
-            check_queue(request, {queue, queue_now or queue})
+        for _, queue, job_type in sorted(graphs.places_of([workflow_id], router.db_for_write(Workflow))):
+            check_queue(request, queue)
             check_type(request, job_type)
     return workflow_id

@@ -125,7 +125,7 @@ JOBS = {
     for verb in (
         BulkVerb(
             "retry", "retried", FAILED_STATES, not_retried,
-            lambda ids, how, using: retry_failed(ids, using), FAILED_STATES,
+            lambda ids, how, using: retry_failed(ids, using, limits=how.limits), FAILED_STATES,
         ),
         BulkVerb(
             "delete", "deleted", DELETABLE, not_deleted,

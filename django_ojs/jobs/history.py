@@ -16,6 +16,7 @@ from typing import Any
 from django.db.models import Count, QuerySet
 
 from django_ojs import audit, clock, tenants
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
@@ -36,8 +37,9 @@ EVERY, MOST_JOBS = 3600, 100
 BATCH, STRETCH = 1000, 20_000
 
 
-def erase(row: JobRow, act: Act, using: str) -> int:
-    """Erase the events that this job has now, with an entry in the audit log; return how many there were.
+def erase(row: JobRow, act: Act, using: str, limits: Limits = UNLIMITED) -> int:
+    """Erase the events that this job has now, with an entry in the audit log; return how many there were. A caller with
+    limits erases what it may read: the job may have been in another queue.
 
     In batches, each its own transaction with its entry. The last one has the event `job.purged`, which says so and is
     the first of a new history. Nothing else of the job is touched.
@@ -48,6 +50,8 @@ def erase(row: JobRow, act: Act, using: str) -> int:
         nonlocal purged
         store_of(using).begin_writing()
         events = Event.objects.using(using).filter(job_id=row["id"], pk__lte=edge).order_by("pk")
+        if limits.queues is not None:
+            events = events.filter(queue__in=limits.queues)
         ids = list(events.values_list("pk", flat=True)[:BATCH])
         done, purged = emptied(ids, using), len(ids) < BATCH
         if purged:

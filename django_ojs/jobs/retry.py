@@ -82,8 +82,9 @@ def retry(
     rule it is retried, where it is not an operator who asks.
 
     `override` may replace `queue`, `args`, `meta`, `retry` and `priority`; what a push would refuse then (a bad
-    envelope, a schema, a queue that takes no such jobs) refuses that job. `limits` are those of the caller, as at PUSH.
-    Raises `InvalidRequest` where it holds anything else, before anything is changed.
+    envelope, a schema, a queue that takes no such jobs) refuses that job. `limits` are those of the caller, as at PUSH
+    and for a workflow that goes on with the job. Raises `InvalidRequest` where `override` holds anything else, before
+    anything is changed.
     """
     using = database(using)
     check_override(override)
@@ -125,7 +126,7 @@ def retry(
         records = [catalogue.enqueued(row, now, component, previous_state=was) for row in changed]
         records += [_event(row, now, replays[row["id"]] if replays else None) for row in changed]
         log.append(records, using)
-        jobs_revived(changed, using)
+        jobs_revived(changed, using, limits.to_json())
         if clear_checkpoint:
             checkpoints.start_over(changed, using)
         if changed:
@@ -161,14 +162,14 @@ def _is_undone(job_id: uuid.UUID, undoing: uuid.UUID) -> Conflict:
 
 
 def retry_failed(
-    job_ids: Sequence[uuid.UUID], using: str, *, clear_checkpoint: bool = False
+    job_ids: Sequence[uuid.UUID], using: str, *, clear_checkpoint: bool = False, limits: Limits = UNLIMITED
 ) -> list[RowOrError]:  # fmt: skip
-    """Make failed jobs available, dead letters or not, and those that wait for their next attempt. In the caller's
-    transaction."""
+    """Make failed jobs available, dead letters or not, and those that wait for their next attempt, for a caller with
+    these limits. In the caller's transaction."""
     rows = {row["id"]: row for row in store_of(using).lock(set(job_ids))}
     by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in FAILED_STATES}
     revived, waiting = by_state[State.DISCARDED], by_state[State.RETRYABLE]
-    outcomes = retry(revived, any_discarded=True, clear_checkpoint=clear_checkpoint, using=using)
+    outcomes = retry(revived, any_discarded=True, clear_checkpoint=clear_checkpoint, limits=limits, using=using)
     done: dict[uuid.UUID, RowOrError] = dict(zip(revived, outcomes, strict=True))
     done |= zip(waiting, run_now(waiting, using=using), strict=True)
     done |= {job_id: error for job_id, row in rows.items() if (error := not_retried(row))}
@@ -178,9 +179,9 @@ def retry_failed(
 
 
 @retried
-def restart_from(job_id: uuid.UUID, step: str, *, using: str | None = None) -> JobRow:
+def restart_from(job_id: uuid.UUID, step: str, *, limits: Limits = UNLIMITED, using: str | None = None) -> JobRow:
     """Make a failed durable job available, as a retry does, from one of its steps: this step and those that were
-    recorded after it are forgotten, and the handler does them again.
+    recorded after it are forgotten, and the handler does them again. `limits` are those of the caller.
 
     Raises NotFound where there is no such job or step, InvalidStateTransition for a job that has not failed and does
     not wait, and Conflict where what it did is not undone yet.
@@ -188,7 +189,7 @@ def restart_from(job_id: uuid.UUID, step: str, *, using: str | None = None) -> J
     using = database(using)
     with atomic(using=using):
         refused = compensations.undo_first(store_of(using).lock([job_id]), using=using)
-        done = [*refused.values()] or retry_failed([job_id], using)
+        done = [*refused.values()] or retry_failed([job_id], using, limits=limits)
         if not isinstance(done[0], OJSError):
             steps.delete_from(job_id, step, using=using)
     return only(done)

@@ -10,7 +10,7 @@ The verbs that end, revive, read or claim jobs call the functions here; whoever 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from django_ojs.models.job import JobRow
@@ -47,8 +47,8 @@ def jobs_ended(rows: Sequence[JobRow], now: dt.datetime, using: str, found: Ende
 
 
 @Told
-def jobs_revived(rows: Sequence[JobRow], using: str) -> None:
-    """These dead letters run again."""
+def jobs_revived(rows: Sequence[JobRow], using: str, limits: Mapping[str, Any] | None = None) -> None:
+    """These dead letters run again. `limits` are those of the caller, as `Limits.to_json` makes them."""
 
 
 @Told

@@ -252,6 +252,13 @@ def _has_sessions() -> bool:
     return not needs_app or apps.is_installed("django.contrib.sessions")
 
 
+#: A server that asks another store of sessions finds none there, and cannot tell that from one that has ended.
+_SESSION_ENDED = (
+    "Log in and ask for a new ticket. If the user is still logged in, this server cannot read the session: give it the "
+    "SESSION_ENGINE of the server that made the ticket, and the same cache if sessions are in one."
+)
+
+
 def _take_rights(request: Request, ticket: Ticket) -> str:
     """Give the request the rights that the caller who asked for the ticket has now; return what changes with the
     caller's password, as Django's sessions have it."""
@@ -265,7 +272,7 @@ def _take_rights(request: Request, ticket: Ticket) -> str:
         if user is None or not user.is_active:
             raise Unauthenticated("The user behind the ticket is no longer valid.")
         if ticket.session and _user_of_session(HttpRequest(), ticket.session) != user:
-            raise Unauthenticated("The session behind the ticket has ended.")
+            raise Unauthenticated("The session behind the ticket has ended.", hint=_SESSION_ENDED)
         request.user = user
         return str(user.get_session_auth_hash()) if hasattr(user, "get_session_auth_hash") else ""
     return ""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django_ojs import hooks, jsontext, middleware
+from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
 from django_ojs.errors import Duplicate, OJSError
@@ -35,7 +36,7 @@ from django_ojs.store.values import EndedMembers, FlowChange
 from django_ojs.store.workflows import NEXT
 from django_ojs.workflows import events, parents
 from django_ojs.workflows.events import EndedMember, LockedWorkflow, Next
-from django_ojs.workflows.graphs import error_of, read_steps, shapes
+from django_ojs.workflows.graphs import error_of, places_of, read_steps, shapes
 
 logger = get_logger(__name__)
 
@@ -45,6 +46,8 @@ _LETTERS = {
 _ENDS = {rules.COMPLETED: Workflow.State.COMPLETED, rules.FAILED: Workflow.State.FAILED}
 #: Errors that a failed workflow spells out; the ids of all failed jobs are kept.
 _SPELLED_OUT = 20
+#: Beside limits that are not those of the creator alone: where the creator's are kept.
+_OF_CREATOR = "creator"
 
 
 @jobs_ended.subscribe
@@ -80,22 +83,47 @@ def _ended(rows: Sequence[JobRow]) -> dict[uuid.UUID, uuid.UUID]:
 
 
 @jobs_revived.subscribe
-def on_jobs_revived(rows: Sequence[JobRow], using: str) -> None:
-    """Dead letters run again: their running workflows wait for them anew, unless others went on without them."""
+def on_jobs_revived(rows: Sequence[JobRow], using: str, limits: Mapping[str, Any] | None = None) -> None:
+    """Dead letters run again: their running workflows wait for them anew, unless others went on without them.
+
+    So the caller sets off what the creators of the workflows have defined. A workflow of which the caller does not
+    reach each job goes on without the job; of another one all that follows has the limits of both.
+    """
     ids = [row["id"] for row in rows if row["workflow_id"] is not None]
     if not ids:
         return
     steps = WorkflowStep.objects.using(using).filter(job_id__in=ids).values_list("workflow_id", "position")
-    places = list(steps)
-    flows = lock_running({flow for flow, _ in places}, using)
+    places, reach = list(steps), Limits.of_json(limits)
+    wanted = {flow for flow, _ in places}
+    flows = lock_running(wanted if reach.unlimited else wanted - _beyond(wanted, reach, using), using)
     for flow_id, position in places:
         flow = flows.get(flow_id)
         if flow is None or flow.letters[position] not in rules.FAULTS:
             continue
         if not rules.is_settled_by_others(flow.shape.graph, flow.letters, position):
             rules.reopen(flow.shape.graph, flow.letters, [position])
+            if not reach.unlimited:
+                limit(flow, reach, using)
     if flows:
         save(list(flows.values()), [], using)
+
+
+def _beyond(ids: set[uuid.UUID], limits: Limits, using: str) -> set[uuid.UUID]:
+    """Those of these workflows of which a job lies beyond the limits."""
+    return {flow for flow, queue, job_type in places_of(ids, using) if not limits.covers(queue, job_type)}
+
+
+def limit(flow: LockedWorkflow, limits: Limits, using: str) -> None:
+    """Let all that follows be pushed within the limits of the creator and of the caller, in every process."""
+    row: Any = flow.row
+    creator = Limits.of_json((row.limits or {}).get(_OF_CREATOR, row.limits))
+    if (both := creator & limits) == flow.shape.limits:
+        return
+    stored = both.to_json()
+    row.limits = None if stored is None else {**stored, _OF_CREATOR: creator.to_json()}
+    row.created_at += dt.timedelta(microseconds=1)  # by which processes know the limits that they remember
+    row.save(using=using, update_fields=["limits", "created_at"])
+    flow.shape = flow.shape._replace(limits=both)
 
 
 def lock_running(ids: set[uuid.UUID], using: str) -> dict[uuid.UUID, LockedWorkflow]:

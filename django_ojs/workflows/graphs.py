@@ -98,6 +98,15 @@ def _shape(
     return WorkflowShape(workflowgraph.decode(graph), own_id or str(pk), facts, Limits.of_json(limits), parent_id)
 
 
+def places_of(ids: Iterable[uuid.UUID], using: str) -> set[tuple[uuid.UUID, str, str]]:
+    """The workflow, the queue and the type of each job of these workflows, each once: as it is defined, whether it is
+    made or not, and where it is now."""
+    steps = WorkflowStep.objects.using(using).filter(workflow_id__in=ids, job_id__isnull=False).order_by()
+    defined = steps.values_list("workflow_id", "queue", "type").distinct()
+    now = steps.filter(job__queue__isnull=False).values_list("workflow_id", "job__queue", "job__type").distinct()
+    return {*defined, *now}
+
+
 #: (workflow, position) -> the job there, as far as its successors want to know.
 _Known = dict[tuple[uuid.UUID, int], dict[str, Any]]
 #: What is read of a job that may have failed.

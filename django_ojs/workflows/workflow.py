@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from django.db import IntegrityError
 
@@ -40,8 +40,6 @@ _NONE = uuid.UUID(int=0)  #: the key of no workflow
 BRIEF = ("id", "state", "started_at", "finished_at")
 #: How often a cancellation tries anew when members come and go while it collects their locks.
 _TRIES = 20
-#: Beside limits that are not those of the creator alone: where the creator's are kept.
-_OF_CREATOR = "creator"
 #: A failed member in one of these states has to run again.
 _NOT_COMPLETED = frozenset({State.DISCARDED, State.CANCELLED})
 
@@ -197,25 +195,12 @@ def retry(workflow_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | No
         locked = _locked(workflow_id, "retry", [Workflow.State.FAILED], using)
         if flow is None or locked.row.progress != flow.progress:
             return None
-        _limit(locked, limits, using)
+        advance.limit(locked, limits, using)
         _resume(locked, faulty, list(steps), members, now, using)
         return True
 
     _persist(attempt, using)
     return info(workflow_id, using=using)
-
-
-def _limit(flow: LockedWorkflow, limits: Limits, using: str) -> None:
-    """Let all that follows be pushed within the limits of the creator and of the caller, in every process."""
-    row: Any = flow.row
-    creator = Limits.of_json((row.limits or {}).get(_OF_CREATOR, row.limits))
-    if (both := creator & limits) == flow.shape.limits:
-        return
-    stored = both.to_json()
-    row.limits = None if stored is None else {**stored, _OF_CREATOR: creator.to_json()}
-    row.created_at += dt.timedelta(microseconds=1)  # by which processes know the limits that they remember
-    row.save(using=using, update_fields=["limits", "created_at"])
-    flow.shape = flow.shape._replace(limits=both)
 
 
 def _resume(

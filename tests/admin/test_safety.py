@@ -13,6 +13,7 @@ from django.utils.http import urlencode
 
 from django_ojs import audit, clock
 from django_ojs import retention as prune
+from django_ojs.admin import base
 from django_ojs.cron.schedules import register as register_cron
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.finish import Ack, ack
@@ -129,6 +130,14 @@ def test_questions_and_messages_show_it_as_text(hostile: Client) -> None:
     told = hostile.post(url("job"), {**data, "sure": "1"}, follow=True).content.decode()
     for text in (asked, told):
         assert "<script>alert" not in text
+
+
+def test_no_later_request_of_the_thread_is_taken_for_that_of_a_page(admin_client: Client) -> None:
+    """Columns go by the request of their page: another page must not show links that its user may not follow."""
+    pushed()
+    assert admin_client.get(url("event")).status_code == 200
+    assert base._request.get() is None
+    assert not site.get_model_admin(Event).may_see(Job)  # type: ignore[attr-defined]
 
 
 def test_no_page_can_be_framed_or_sniffed(hostile: Client) -> None:

@@ -490,6 +490,17 @@ class TestFigures:
         assert not {"REDACT", "AUTHENTICATION_CLASSES"} & shown["settings"].keys()
         assert shown["settings"]["MAX_BATCH_SIZE"] == 10_000
 
+    def test_the_configuration_tells_a_limited_key_of_no_other_queues(self, with_key: Any, settings: Any) -> None:
+        settings.OJS = {
+            **settings.OJS, "ALERTS": {"queues": {"secret": {"backlog": 5}}},
+            "REPLAY_RULES": [{"name": "n", "filter": {"queue": "secret"}, "delay": "PT1H"}],
+        }  # fmt: skip
+        assert with_key("admin.read").get("/admin/config").content.count(b"secret") == 2
+        for limits in ({"queues": ["a"]}, {"job_types": ["a.*"]}):
+            response = with_key("admin.read", **limits).get("/admin/config")
+            assert response.status_code == 200
+            assert b"secret" not in response.content
+
 
 class TestRights:
     @pytest.fixture

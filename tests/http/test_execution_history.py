@@ -183,6 +183,19 @@ class TestErasing:
         error_of(with_key("admin.purge", queues=["other"]).delete(f"/jobs/{pk}/history"), 403, "permission_denied")
         assert with_key("admin.purge").delete(f"/jobs/{pk}/history").status_code == 200
 
+    def test_a_limited_key_erases_what_it_may_read(self, with_key: Any) -> None:
+        """The job was in another queue before, and the key is not told of that time."""
+        pk = pushed(queue="before", retry={"max_attempts": 1})
+        fetch(Fetch(["before"], worker_id="w1", check_worker=False))
+        fail([Failure(pk, {"message": "no"}, "w1")])
+        retry_one(pk, override={"queue": "default"})
+        kept = set(Event.objects.filter(job_id=pk, queue="before").values_list("pk", flat=True))
+        seen = with_key("read", queues=["default"]).get(f"/jobs/{pk}/history").json()["total"]
+        erased = with_key("admin.purge", queues=["default"]).delete(f"/jobs/{pk}/history").json()["events_deleted"]
+        assert kept
+        assert erased == seen > 0
+        assert set(Event.objects.filter(job_id=pk, queue="before").values_list("pk", flat=True)) == kept
+
     def test_of_each_job_so_many_are_kept(self, api: Api, settings: Any) -> None:
         """HIS-4."""
         settings.OJS = {**settings.OJS, "HISTORY_MAX_COUNT": 3}

@@ -230,6 +230,21 @@ class TestDropOldest:
 STEP = {"type": "a.b", "args": [], "queue": "a"}
 
 
+#: The calls that retry one job: their paths and bodies.
+RETRIES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "letter": ("/dead-letter/{}/retry", lambda job_id: {}),
+    "job": ("/admin/jobs/{}/retry", lambda job_id: {}),
+    "jobs": ("/jobs/bulk/retry", lambda job_id: {"job_ids": [job_id]}),
+    "operator": ("/admin/jobs/bulk/retry", lambda job_id: {"job_ids": [job_id], "confirm": True}),
+    "letters": ("/admin/dead-letter/retry", lambda job_id: {"job_ids": [job_id], "confirm": True}),
+}
+
+
+def retry_over(door: str, api: Api, job_id: Any) -> Any:
+    path, body = RETRIES[door]
+    return api.post(path.format(job_id), body(str(job_id)))
+
+
 class TestLaterSteps:
     @pytest.mark.parametrize("on_conflict", STRATEGIES)
     def test_a_step_is_pushed_within_the_limits_of_whoever_created_the_workflow(
@@ -313,6 +328,63 @@ class TestLaterSteps:
         assert Job.objects.get(pk=foreign["id"]).state == "cancelled"
         assert Workflow.objects.get().limits is None
 
+    @pytest.mark.parametrize("door", RETRIES)
+    @pytest.mark.parametrize("beyond", [True, False])
+    def test_a_limited_key_that_retries_a_member_alone_lets_the_workflow_reach_no_further(
+        self, with_key: Any, foreign: Any, door: str, beyond: bool
+    ) -> None:
+        """The failed chain would go on with a job of a queue beyond the key, or with one that meets such a job."""
+        failing = {**STEP, "type": "a.fails", "retry": {"max_attempts": 1}}
+        last = {**STEP, "queue": "c"} if beyond else document("replace")
+        chain = {"type": "chain", "steps": [failing, last]}
+        workflow.create({"type": "group", "name": "n", "jobs": [chain, {**STEP, "type": "a.runs"}]})
+        rows = {row["type"]: row["id"] for row in fetch(Fetch(["a"], count=2, worker_id="w"))}
+        fail_one(Failure(rows["a.fails"], {"message": "x", "code": "x"}, "w"))
+        created = Workflow.objects.get().created_at
+        graphs.shapes({Workflow.objects.get().pk: created}, "default")  # of another process
+        assert retry_over(door, with_key("admin", queues=["a"]), rows["a.fails"]).status_code == 200
+        ack_one(Ack(fetch(Fetch(["a"], count=1, worker_id="w"))[0]["id"], None, "w"))
+        assert_untouched(foreign)
+        ack_one(Ack(rows["a.runs"], None, "w"))
+        assert Workflow.objects.get().state == "failed"
+        assert Job.objects.count() == 3
+        step = WorkflowStep.objects.get(job__isnull=False, document__contains='"c"' if beyond else '"unique"')
+        assert (step.error is None) is beyond, "it is never pushed, or its push is refused"
+
+    @pytest.mark.parametrize("limits", [{}, {"queues": ["a", "b", "c"]}])
+    def test_a_key_that_reaches_the_whole_workflow_lets_it_go_on_with_the_member(
+        self, with_key: Any, limits: Any
+    ) -> None:
+        failing = {**STEP, "type": "a.fails", "retry": {"max_attempts": 1}}
+        chain = {"type": "chain", "steps": [failing, {**STEP, "queue": "c"}]}
+        workflow.create({"type": "group", "name": "n", "jobs": [chain, {**STEP, "type": "a.runs"}]})
+        rows = {row["type"]: row["id"] for row in fetch(Fetch(["a"], count=2, worker_id="w"))}
+        fail_one(Failure(rows["a.fails"], {"message": "x", "code": "x"}, "w"))
+        assert retry_over("letter", with_key("admin", **limits), rows["a.fails"]).status_code == 200
+        ack_one(Ack(fetch(Fetch(["a"], count=1, worker_id="w"))[0]["id"], None, "w"))
+        assert Job.objects.get(queue="c").state == "available"
+
+    @pytest.mark.parametrize("limits", [{"queues": ["a"]}, {"job_types": ["a.b"]}])
+    @pytest.mark.parametrize("when", ["before it is made", "after it was deleted"])
+    def test_a_workflow_is_beyond_a_key_whose_job_is_not_there(self, with_key: Any, limits: Any, when: str) -> None:
+        secret = {"type": "pay.run", "args": [SECRET], "queue": "b"}
+        path = (
+            "/workflows/" + workflow.create({"type": "chain", "name": "n", "steps": [STEP, secret]}).workflow.public_id
+        )
+        if when == "after it was deleted":
+            for queue in ("a", "b"):
+                ack_one(Ack(fetch(Fetch([queue], count=1, worker_id="w"))[0]["id"], None, "w"))
+            Job.objects.all().delete()
+        api = with_key("admin", **limits)
+        for door in ("", "/admin"):
+            for response in (
+                api.get(door + path), api.get(f"{door}{path}/progress"), api.post(f"{door}{path}/cancel"),
+                api.delete(door + path), api.post(f"{door}{path}/retry"),
+            ):  # fmt: skip
+                error_of(response, 403, "permission_denied")
+                assert SECRET not in response.content.decode()
+        assert api.get("/workflows").json()["workflows"] == []
+
     def test_a_workflow_is_beyond_a_key_once_a_job_of_it_is(self, with_key: Any) -> None:
         steps = [STEP, {**STEP, "type": "a.c"}]
         flow = workflow.create({"type": "chain", "name": "n", "steps": steps}).workflow
@@ -368,6 +440,19 @@ class TestSchedules:
         assert CronSchedule.objects.get().limits == {"queues": ["a"], "types": None}
         self.register(operator)
         assert CronSchedule.objects.get().limits is None
+
+    @pytest.mark.parametrize("verb", ["enable", "resume"])
+    def test_a_limited_key_that_switches_on_a_schedule_of_another_reaches_no_further(
+        self, with_key: Any, foreign: Any, frozen_clock: Any, verb: str
+    ) -> None:
+        self.register(with_key("admin"), enabled=False)
+        limited = with_key("admin", queues=["a"])
+        assert limited.post("/cron/s/disable").status_code == 200
+        assert CronSchedule.objects.get().limits is None
+        assert limited.post(f"/cron/s/{verb}").status_code == 200
+        frozen_clock.advance(seconds=61)
+        runs.tick()
+        assert_untouched(foreign)
 
     @pytest.mark.parametrize("policy", ["cancel_previous", "skip"])
     def test_runs_of_an_earlier_schedule_of_the_name_are_neither_cancelled_nor_told_of(

@@ -148,6 +148,16 @@ class TestRegistry:
         assert put(own, "a.b/2", {"schema": TWO}).status_code == 201
         assert own.delete("/admin/schemas/a.b/2").status_code == 200
 
+    def test_nor_does_it_take_a_uri_by_which_jobs_of_others_name_a_schema(self, with_key: Any) -> None:
+        """Their pushes would be held against it, and they could not register theirs."""
+        limited = with_key("admin", job_types=["mail.*"])
+        for uri in ("urn:ojs:schema:pay.run:v1", "https://example.com/schemas/1"):
+            body = {"job_type": "mail.send", "version": 1, "schema": {"maxItems": 0}, "uri": uri}
+            error_of(limited.post("/schemas", body), 403, "permission_denied")
+            assert with_key("push").post("/jobs", {"type": "pay.run", "args": [1], "schema": uri}).status_code == 201
+        assert limited.post("/schemas", {**body, "uri": "urn:ojs:schema:mail.send:v1"}).status_code == 201
+        assert limited.post("/schemas", {**body, "uri": None, "version": 2}).status_code == 201
+
     @pytest.mark.parametrize("path", ["/jobs", "/jobs/batch", "/jobs/bulk", "/workflows"])
     def test_what_a_limited_key_pushes_is_told_nothing_of_the_schemas_of_others(self, with_key: Any, path: str) -> None:
         admin = with_key("admin")

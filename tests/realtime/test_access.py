@@ -238,6 +238,20 @@ class TestTickets:
         async with connected(f"/ojs/v1/ws?ticket={ticket}") as socket:
             await works(socket)
 
+    async def test_a_ticket_of_a_user_whose_session_this_server_cannot_read(self, settings: Any) -> None:
+        """A server with another store of sessions refuses it, since the user may have logged out, and says why."""
+        user, client = await do(viewer, "ann"), Client()
+
+        def ask() -> str:
+            client.force_login(user)
+            return str(client.post("/ojs/v1/events/ticket", content_type="application/json").json()["ticket"])
+
+        ticket = await do(ask)
+        settings.SESSION_ENGINE = "django.contrib.sessions.backends.cache"
+        answer = await refused(f"/ojs/v1/ws?ticket={ticket}")
+        assert answer.status == 401
+        assert "SESSION_ENGINE" in answer.body["error"]["hint"]
+
 
 class TestLimits:
     async def test_a_key_limited_to_queues_sees_only_those(self) -> None:

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 from django.db import transaction
 from django.test import Client
 
-from django_ojs import keys
+from django_ojs import clock, keys
 from django_ojs.models import APIKey
 from tests.http.test_rights import OPEN, methods
 from tests.rights.calls import CALLS, PUBLIC_RPCS, RPCS, STREAMS, Call
@@ -62,6 +62,20 @@ def test_the_table_has_every_rpc_that_there_is() -> None:
 
 def test_without_credentials_nothing_is_done(world: World) -> None:
     client = Client()
+    assert statuses(CALLS, client, world) == dict.fromkeys(map(str, CALLS), 401)
+
+
+@pytest.mark.parametrize("ended", ["revoked_at", "expires_at"])
+def test_a_key_that_is_over_may_do_nothing(world: World, ended: str) -> None:
+    client = bearer("admin")
+    APIKey.objects.update(**{ended: clock.now()})
+    forget()
+    assert statuses(CALLS, client, world) == dict.fromkeys(map(str, CALLS), 401)
+
+
+def test_a_user_who_is_inactive_may_do_nothing(world: World) -> None:
+    client = session("root", is_superuser=True)
+    get_user_model().objects.update(is_active=False)
     assert statuses(CALLS, client, world) == dict.fromkeys(map(str, CALLS), 401)
 
 
