@@ -392,13 +392,19 @@ def check_approval_pages(**kwargs: Any) -> _CheckResult:
 def check_approval_sender(**kwargs: Any) -> _CheckResult:
     """E014: mails about approvals come from an address of the site's own, where they leave the machine."""
     placeholder = global_settings.DEFAULT_FROM_EMAIL
-    mailers = getattr(settings, "MAILERS", None)  # of Django 6.1
-    backend = mailers.get("default", {}).get("BACKEND", "") if mailers else getattr(settings, "EMAIL_BACKEND", "")
-    if not _mails_approvals() or placeholder != settings.DEFAULT_FROM_EMAIL or backend in _LOCAL_MAIL:
+    if not _mails_approvals() or placeholder != settings.DEFAULT_FROM_EMAIL or _mail_backend() in _LOCAL_MAIL:
         return []
     message = f"OJS['APPROVAL_MAIL'] is set, and its mails come from {placeholder}, which mail servers refuse."
     hint = "Set DEFAULT_FROM_EMAIL to an address from which your site may send."
     return [Error(message, hint=hint, id="django_ojs.E014")]
+
+
+def _mail_backend() -> str:
+    """What the site names to send its mails; '' where it names nothing. Who asks Django 6.1 for a setting that has been
+    replaced by `MAILERS` gets a warning, also where only its default is there."""
+    if mailers := getattr(settings, "MAILERS", None):
+        return str(mailers.get("default", {}).get("BACKEND", ""))
+    return settings.EMAIL_BACKEND if settings.is_overridden("EMAIL_BACKEND") else ""
 
 
 #: Backends whose mails do not leave the machine.
@@ -606,7 +612,7 @@ def _check_mysql(alias: str, connection: Any) -> Iterator[CheckMessage]:
         )
     if not connection.features.has_select_for_update_skip_locked:
         message = "This database has no SKIP LOCKED: workers claim one after the other."
-        yield Caution(message, hint="Use MariaDB 10.6 or newer, or MySQL 8.", id="django_ojs.W106")
+        yield Caution(message, hint="Use MariaDB 10.6 or newer.", id="django_ojs.W106")
     with connection.cursor() as cursor:
         cursor.execute(_CHARACTER_SET)
         encoding = cursor.fetchone()[0]

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.urls import set_script_prefix
 
 # A number and its unit, which the reference shows.
 Seconds = Annotated[float, "seconds"]
@@ -422,3 +423,9 @@ def _reset(*, setting: str, **kwargs: Any) -> None:
 
 
 setting_changed.connect(_reset, dispatch_uid="django_ojs.conf")
+
+
+def use_site_prefix() -> None:
+    """Let `reverse` put FORCE_SCRIPT_NAME before paths in this thread or context. Django has seen to that only in the
+    thread in which a command begins."""
+    set_script_prefix(settings.FORCE_SCRIPT_NAME or "/")

@@ -13,6 +13,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.auth import get_user_model
+from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
@@ -143,7 +144,7 @@ def people(approval: Approval, by: Any) -> list[str]:
     """Whom a decider may choose by name: groups that the decider is in or that are asked, and users who may decide
     approvals. Who may view groups, or users, is told of all."""
     model: Any = get_user_model()
-    users = model._default_manager.filter(is_active=True)
+    users = approvals.active(model._default_manager.all())
     if not by.has_perm(f"{model._meta.app_label}.view_{model._meta.model_name}"):
         users = users.filter(approvals.holders(approvals.DECIDE))
     groups = Group.objects.order_by("name")
@@ -258,7 +259,7 @@ class ApprovalAdmin(LivePage):
         )  # fmt: skip
 
     @method_decorator([
-        require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny,
+        login_not_required, require_http_methods(["GET", "HEAD", "POST"]), never_cache, xframe_options_deny,
         sensitive_post_parameters(FIELD), csrf_protect,
     ])  # fmt: skip
     def link_view(self, request: HttpRequest) -> HttpResponse:

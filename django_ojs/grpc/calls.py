@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections, reset_queries, router
 from django.db.models import Min, Q
 from django.http import HttpRequest, QueryDict
-from django.urls import NoReverseMatch, ResolverMatch, get_resolver, reverse, set_script_prefix
+from django.urls import NoReverseMatch, ResolverMatch, get_resolver, get_script_prefix, reverse, set_script_prefix
 from google.protobuf.message import DecodeError, Message
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -399,11 +399,14 @@ def _route(operation: RpcOperation, value: str) -> tuple[Any, ResolverMatch, str
 def _resolved(path: str, urlconf: Any) -> tuple[str, ResolverMatch]:
     """The site's own route below its prefix, so that the ViewSets count that it has put in the place of ours; where the
     site has not included our URLs, ours."""
+    before = get_script_prefix()
     set_script_prefix("/")
     try:
         prefix, resolver = unquote(reverse("ojs:manifest")).removesuffix("manifest") + "v1/", get_resolver(urlconf)
     except NoReverseMatch:
         prefix, resolver = "/ojs/v1/", get_resolver("django_ojs.urls")
+    finally:
+        set_script_prefix(before)
     if path.startswith("../"):
         prefix, path = prefix.removesuffix("v1/"), path.removeprefix("../")
     return prefix, resolver.resolve(prefix + path)

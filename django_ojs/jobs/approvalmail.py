@@ -133,11 +133,13 @@ def _people(asked: list[ApprovalAssignee], *, everybody: bool) -> list[Any]:
 
 
 def _users(kind: str, key: str) -> Iterator[Any]:
-    users: Any = get_user_model()._default_manager
+    model: Any = get_user_model()
+    users = model._default_manager
     if kind == Kind.USER:
         yield from users.filter(pk=key)
     elif kind == Kind.GROUP:
-        yield from users.filter(groups__pk=key)[: MOST_MAILS + 1]
+        if hasattr(model, "groups"):
+            yield from users.filter(groups__pk=key)[: MOST_MAILS + 1]
     else:
         yield from users.filter(approvals.holders(key, superusers=False))[: MOST_MAILS + 1]
 

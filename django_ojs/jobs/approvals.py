@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from django import forms
 from django.apps import apps
 from django.contrib.auth import get_backends, get_user_model
+from django.core.exceptions import FieldError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
@@ -151,7 +152,8 @@ def asks(user: Any, using: str | None = None) -> Q:
         Q(kind=Kind.USER, key=str(user.pk)) | Q(kind=Kind.GROUP, key__in=groups) | Q(kind=Kind.PERMISSION, key__in=held)
     )
     condition = Q(Exists(named.filter(own)))
-    return condition | ~Q(Exists(named)) if user.has_perm(DECIDE) else condition
+    may_decide = hasattr(user, "has_perm") and user.has_perm(DECIDE)
+    return condition | ~Q(Exists(named)) if may_decide else condition
 
 
 def asks_groups_of(user: Any, using: str | None = None) -> Q:
@@ -243,9 +245,18 @@ def holders(permission: str, *, superusers: bool = True) -> Q:
         return condition
     for backend in get_backends():
         if hasattr(backend, "with_perm"):
-            found = backend.with_perm(permission, include_superusers=superusers)
+            try:
+                found = backend.with_perm(permission, include_superusers=superusers)
+            except FieldError:  # the site's users have no such columns, as those without Django's PermissionsMixin
+                continue
             condition |= Q(pk__in=found.values("pk"))
     return condition
+
+
+def active(users: QuerySet[Any]) -> QuerySet[Any]:
+    """Those of these users who are active; all of them where the site's users have no such column."""
+    columns = [field.name for field in users.model._meta.concrete_fields]
+    return users.filter(is_active=True) if "is_active" in columns else users
 
 
 # Of the run

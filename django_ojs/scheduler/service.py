@@ -17,6 +17,7 @@ from django.db import close_old_connections, connections
 
 from django_ojs import parts
 from django_ojs.backoff import REMIND_EVERY, Backoff, SharedBackoff
+from django_ojs.conf import use_site_prefix
 from django_ojs.database import answers, leave_old_server, note_read_only
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
@@ -101,6 +102,7 @@ class Service(Part):
     def _run(self) -> None:
         for event in self._events:
             event.belongs_to_this_thread()
+        use_site_prefix()
         while (pause := self._run_once()) is not None and not self.stopping.wait(pause):
             pass
 

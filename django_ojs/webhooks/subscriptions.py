@@ -239,8 +239,8 @@ def mail_to_owner(subscription: WebhookSubscription, using: str) -> EmailMessage
     if kind != "user":
         return None
     model: Any = get_user_model()
-    user = model._default_manager.filter(**{model.USERNAME_FIELD: name, "is_active": True}).first()
-    address = getattr(user, model.get_email_field_name(), "") if user is not None else ""
+    user = model._default_manager.filter(**{model.USERNAME_FIELD: name}).first()
+    address = getattr(user, model.get_email_field_name(), "") if user is not None and user.is_active else ""
     if not address:
         return None
     text = (

@@ -32,7 +32,7 @@ from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
-from django.urls import clear_script_prefix, set_urlconf
+from django.urls import set_urlconf
 from django.utils import timezone, translation
 
 from django_ojs import output
@@ -40,7 +40,7 @@ from django_ojs.client.context import JobContext, log_fields
 from django_ojs.client.directives import Directive, Fail, StepBoundary, Suspended
 from django_ojs.client.options import decode_arguments
 from django_ojs.client.running import running
-from django_ojs.conf import ojs_settings
+from django_ojs.conf import ojs_settings, use_site_prefix
 from django_ojs.database import close_if_cut
 from django_ojs.guard import (
     Interrupted,
@@ -250,9 +250,11 @@ class InlineRunner(ThreadRunner):
 def _clean_context() -> contextvars.Context:
     """The context that every run of a thread gets a copy of: what a run sets there, no other sees.
 
-    It is empty but for the site's caches, which are kept from run to run, as a thread of a server keeps them.
+    It is empty but for the prefix of the site's URLs and its caches, which are kept from run to run, as a thread of a
+    server keeps them.
     """
     clean = contextvars.Context()
+    clean.run(use_site_prefix)
     with contextlib.suppress(Exception):  # one that cannot be made is an error of the handler that uses it
         clean.run(caches.all)
     return clean
@@ -266,7 +268,7 @@ def in_clean_context(function: Callable[[], T]) -> T:
         translation.deactivate()
         timezone.deactivate()
         set_urlconf(None)
-        clear_script_prefix()
+        use_site_prefix()
         decimal.setcontext(decimal.DefaultContext.copy())
         return function()
 
@@ -467,6 +469,7 @@ class LoopRunner:
         for run in batch:
             # A context of its own: that of the run before, whose task calls this, has what that set.
             context = contextvars.Context()
+            context.run(use_site_prefix)
             task = self._loop.create_task(self._perform(run), context=context)
             self._tasks[task], self._contexts[task] = run, context
             task.add_done_callback(self._tasks.pop)

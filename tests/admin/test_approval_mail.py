@@ -129,6 +129,15 @@ def test_a_link_decides_once_and_only_by_post(jobs: WorkerJobs) -> None:
     assert given not in repr(list(AuditEntry.objects.values())) + repr(list(Approval.objects.values()))
 
 
+def test_a_link_leads_to_no_login_where_all_other_pages_do(jobs: WorkerJobs, settings: Any) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    start(jobs, assignees=[user("anna")])
+    told()
+    assert Client().get(reverse("admin:django_ojs_overview")).status_code == 302
+    assert Client().get(PAGE).status_code == 200
+    assert "Approved." in send(token(), approve="1").content.decode()
+
+
 def test_what_makes_a_link_useless(jobs: WorkerJobs, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     anna, ben = user("anna", is_superuser=True), user("ben")
     _, approval = start(jobs, assignees=[anna], escalate_after="1h", escalate_to=[user("carl")])

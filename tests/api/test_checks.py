@@ -8,6 +8,7 @@ from typing import Any
 
 import django
 import pytest
+from django.conf import LazySettings
 from django.core.checks import run_checks
 from django.db import connection
 
@@ -416,6 +417,16 @@ def test_e014_mails_about_approvals_that_come_from_nobody(
     else:
         settings.EMAIL_BACKEND = place
     assert ids(checks.check_approval_sender()) == numbers
+
+
+def test_a_site_that_says_nothing_of_mail_is_asked_for_no_setting_that_django_gives_up(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.OJS = {"APPROVAL_MAIL": {"site": "https://shop.example.com"}}
+    bare = LazySettings()
+    bare.configure()
+    monkeypatch.setattr(checks, "settings", bare)
+    assert ids(checks.check_approval_sender()) == ["django_ojs.E014"]
 
 
 @pytest.mark.parametrize("offered,missing,numbers", [

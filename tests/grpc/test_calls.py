@@ -16,6 +16,7 @@ pytest.importorskip("grpc")
 import grpc
 from django.db import connection
 from django.test import Client
+from django.urls import get_script_prefix, set_script_prefix
 
 from django_ojs import groupcommit
 from django_ojs.grpc import calls, messages
@@ -49,6 +50,16 @@ def test_a_job_goes_its_way(served: Served) -> None:
     assert served.call("Ack", {"job_id": job["id"], "result": {"n": 5}})["acknowledged"] is True
     assert served.call("GetJob", {"job_id": job["id"]})["job"]["result"] == {"n": 5}
     assert fetch(served) == []
+
+
+def test_finding_a_view_leaves_the_prefix_of_the_sites_urls(settings: Any) -> None:
+    set_script_prefix("/shop/")
+    try:
+        calls._resolved.cache_clear()
+        assert calls._resolved("jobs", settings.ROOT_URLCONF)[0] == "/ojs/v1/"
+        assert get_script_prefix() == "/shop/"
+    finally:
+        set_script_prefix("/")
 
 
 @pytest.mark.parametrize("worker_id", ["a\0b", "x" * 256, "\u2028"])

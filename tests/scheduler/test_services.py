@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import DataError, InternalError, ProgrammingError
+from django.urls import reverse
 
 from django_ojs import parts
 from django_ojs.scheduler import service as service_module
@@ -227,3 +228,22 @@ def test_a_restart_that_fails_for_long_is_no_health(caplog: pytest.LogCaptureFix
     assert parts.troubles()[0].startswith("the failing has failed for ")
     assert parts.stuck() == [], "another process would fail, too"
     assert service.stop(60)
+
+
+def test_addresses_have_the_prefix_of_the_site(settings: Any) -> None:
+    """In a thread of ours as in that of the command, for code of the site's and the links of mails."""
+    settings.FORCE_SCRIPT_NAME = "/shop"
+    found: list[str] = []
+
+    class Looks(Service):
+        name = "looking"
+
+        def run(self) -> None:
+            found.append(reverse("ojs:jobs"))
+            self.stopping.wait()
+
+    service = Looks(RESTART)
+    service.start()
+    eventually(lambda: found, "an address is found")
+    assert service.stop(20)
+    assert found == ["/shop/ojs/v1/jobs"]

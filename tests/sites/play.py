@@ -33,6 +33,10 @@ TEMPLATES = [
         },
     }
 ]
+_LOCMEM = "django.core.mail.backends.locmem.EmailBackend"
+MAIL: dict[str, Any] = (
+    {"MAILERS": {"default": {"BACKEND": _LOCMEM}}} if django.VERSION >= (6, 1) else {"EMAIL_BACKEND": _LOCMEM}
+)
 SITES: dict[str, dict[str, Any]] = {
     # No admin, no sessions, no middleware, no templates, no WebSocket
     "bare": {
@@ -46,6 +50,17 @@ SITES: dict[str, dict[str, Any]] = {
         "MIDDLEWARE": MIDDLEWARE[:2],
         "AUTH_USER_MODEL": "members.Member",
         "DEFAULT_AUTO_FIELD": "tests.sites.members.fields.HouseNumberField",
+    },
+    # The same in the admin, where their rights are no rows
+    "officials": {
+        "INSTALLED_APPS": [*CONTRIB, "tests.sites.members", *OURS],
+        "MIDDLEWARE": MIDDLEWARE,
+        "TEMPLATES": TEMPLATES,
+        "AUTH_USER_MODEL": "members.Official",
+        "DEFAULT_AUTO_FIELD": "django.db.models.BigAutoField",
+        "STATIC_URL": "static/",
+        "OJS": {"APPROVAL_MAIL": {"site": "https://example.com"}},
+        **MAIL,
     },
     # Nothing in `default`; the admin elsewhere, and all of it below a proxy's prefix
     "elsewhere": {
@@ -93,6 +108,10 @@ def main(name: str, path: str) -> dict[str, Any]:
     status = io.StringIO()
     call_command("ojs_status", json=True, stdout=status)
     found["status"] = json.loads(status.getvalue())
+    if name in ("members", "officials"):
+        found["asked"] = visits.asked()
+    if name == "officials":
+        found |= {"mails": visits.mails(), "admin": visits.admin()}
     call_command("migrate", "django_ojs", "zero", database=alias, verbosity=0)
     return found
 

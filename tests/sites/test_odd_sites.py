@@ -60,6 +60,16 @@ def test_users_and_keys_of_the_sites_own_kind(fares: Any) -> None:
     expect_work(found)
     assert found["checks"] == []
     assert found["session"] == [403, 403, 200]
+    assert found["asked"] == [1, True]  # by name: they have no permissions
+
+
+def test_users_whose_rights_are_no_rows_decide_approvals_in_the_admin_and_get_mails(fares: Any) -> None:
+    found = fares("officials")
+    expect_work(found)
+    assert found["checks"] == []
+    assert found["asked"] == [2, True]
+    assert found["mails"] == [["a@example.com"], ["a@example.com"]]
+    assert found["admin"] == {"codes": [200], "stray": []}
 
 
 def test_below_a_prefix_with_the_admin_elsewhere_and_nothing_in_the_default_database(fares: Any) -> None:

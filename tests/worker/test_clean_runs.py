@@ -24,7 +24,12 @@ __all__ = ["make"]
 
 tenant = contextvars.ContextVar("tenant", default="none")
 #: What a handler sees of each state that belongs to a thread.
-CLEAN = ["en", "America/New_York", None, "/", "none", 28, 3]
+CLEAN = ["en", "America/New_York", None, "/site/", "none", 28, 3]
+
+
+@pytest.fixture(autouse=True)
+def _prefix(settings: Any) -> None:
+    settings.FORCE_SCRIPT_NAME = "/site"
 
 
 def state() -> list[Any]:
