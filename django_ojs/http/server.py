@@ -266,10 +266,8 @@ class SettingValuesSerializer(AnswerSerializer):
     queues or job types does not see those that name any."""
 
     def get_fields(self) -> dict[str, Any]:
-        optional = {"required": False, "allow_null": True}
-        return {
-            name: _SettingField(**(optional if name in _OF_QUEUES else {})) for name in sorted(FIELDS.keys() - _UNSHOWN)
-        }
+        fields: dict[str, Any] = {name: _SettingField() for name in sorted(FIELDS.keys() - _UNSHOWN)}
+        return fields | {name: _SettingField(required=False, allow_null=True) for name in sorted(_OF_QUEUES)}
 
 
 class SettingsSerializer(AnswerSerializer):

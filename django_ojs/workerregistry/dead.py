@@ -66,7 +66,7 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
 
 
 #: Workers whose heartbeats lie ahead, with these and since when this process knows them.
-_heard_ahead: dict[Hashable, dict[str, tuple[dt.datetime, dt.datetime]]] = {}
+_heard_ahead: dict[Hashable, dict[str, tuple[dt.datetime | None, dt.datetime]]] = {}
 
 
 def forget() -> None:
