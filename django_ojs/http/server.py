@@ -266,7 +266,7 @@ class SettingValuesSerializer(AnswerSerializer):
     queues or job types does not see those that name any."""
 
     def get_fields(self) -> dict[str, Any]:
-        optional = {"required": False, "allow_null": True}
+        optional: dict[str, Any] = {"required": False, "allow_null": True}
         return {
             name: _SettingField(**(optional if name in _OF_QUEUES else {})) for name in sorted(FIELDS.keys() - _UNSHOWN)
         }
