@@ -353,15 +353,11 @@ def http_options(given: Document) -> tuple[Document, Document]:
     attributes that HTTP does not look for in `options`, such as `id`."""
     options = {name: value for name, value in given.items() if name in spellings.OPTIONS}
     beside = {name: value for name, value in given.items() if name not in spellings.OPTIONS}
-    ttl, trace_id, most = (beside.pop(name, None) for name in ("ttl", "trace_id", "max_attempts"))
+    ttl, trace_id = (beside.pop(name, None) for name in ("ttl", "trace_id"))
     if ttl is not None:
         options["expires_at"] = ttl
     if trace_id is not None and isinstance(meta := options.get("meta", {}), dict):
         options["meta"] = {**meta, "trace_id": trace_id}
-    if most is not None:
-        name = spellings.OPTION.name_in(options, "retry")
-        if isinstance(retry := options.get(name, {}), dict):
-            options[name] = {"max_attempts": most, **retry}
     return options, beside
 
 

@@ -99,7 +99,7 @@ REQUESTS = sorted(set(SHAPES) - set(ANSWERS))
 MOVED = {"queue", "priority", "tags", "retry", "unique", "meta", "timeout_ms", "visibility_timeout_ms", "pending",
          "scheduled_at"}  # fmt: skip
 
-OWN_OPTIONS = {"ttl", "trace_id", "max_attempts"}
+OWN_OPTIONS = {"ttl", "trace_id"}
 
 
 def test_every_message_has_a_shape() -> None:
@@ -183,7 +183,7 @@ def test_a_push_is_the_envelope_that_http_takes() -> None:
             "queue": "mail", "priority": 0, "pending": False, "delay_until": "2026-11-24T00:00:00Z", "timeout_ms": 1500,
             "visibility_timeout_ms": 30000, "expires_at": "+PT1H", "tags": ["x"], "result_ttl": 60,
             "meta": {"trace_id": "t1", "k": 1},
-            "retry": {"max_attempts": 7, "initial_interval": "PT1M30S", "jitter": False},
+            "max_attempts": 7, "retry": {"initial_interval": "PT1M30S", "jitter": False},
             "unique": {"key": ["user_id"], "period": "PT1M", "on_conflict": "ignore",
                        "states": ["available", "active"]},
         },
@@ -221,7 +221,10 @@ def test_the_attribute_beats_its_field_in_an_answer() -> None:
 
 def test_the_max_attempts_of_the_options_are_for_a_policy_without() -> None:
     request = MESSAGES["EnqueueRequest"](type="t", options={"max_attempts": 7, "retry": {"max_attempts": 2}})
-    assert to_document(request)["options"]["retry"] == {"max_attempts": 2}
+    assert spellings.read_job(to_document(request), now=NOW).retry == {"max_attempts": 2}
+    request.options.retry.Clear()
+    request.options.retry.jitter = False
+    assert spellings.read_job(to_document(request), now=NOW).retry == {"max_attempts": 7, "jitter": False}
 
 
 #: What every spelling of a job has to become again: the same job, however it travelled.
@@ -312,18 +315,18 @@ def test_the_options_of_an_entry_lie_over_those_of_its_batch() -> None:
     request.jobs[3].options.attributes["delay_until"].string_value = "+5m"
     request.jobs[3].options.meta.fields["trace_id"].string_value = "inside"
     plain, second, third, fourth = to_document(wire(request))["jobs"]
-    common = {"queue": "q", "priority": 9, "retry": {"max_attempts": 4}, "expires_at": "+PT1M",
+    common = {"queue": "q", "priority": 9, "max_attempts": 4, "expires_at": "+PT1M",
               "delay_until": "2027-01-15T08:00:00Z"}  # fmt: skip
     assert plain == {
         "type": "a.b", "args": [], "x_all": True,
         "options": {**common, "meta": {"both": "default", "default": 1, "trace_id": "theirs"}},
     }  # fmt: skip
     assert second["options"] == {
-        **common, "queue": "own", "priority": 0, "retry": {"max_attempts": 4, "jitter": False},
+        **common, "queue": "own", "priority": 0, "retry": {"jitter": False},
         "meta": {"both": "default", "default": 1, "trace_id": "mine"},
     }  # fmt: skip
     assert third["options"]["meta"] == {"both": "own", "default": 1, "own": 1, "trace_id": "theirs"}
-    assert third["options"]["retry"] == {"max_attempts": 1}
+    assert third["options"]["max_attempts"] == 1
     assert fourth["options"] == {
         **common, "expires_at": "2027-01-01T00:00:00Z", "delay_until": "+5m",
         "meta": {"both": "default", "default": 1, "trace_id": "inside"},
