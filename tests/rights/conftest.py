@@ -17,7 +17,8 @@ __all__ = ["database", "guarded"]
 
 @pytest.fixture
 def closed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.OJS = {"ALLOW_ANONYMOUS": False, "METRICS_PUBLIC": False}
+    # A slow test must not make the world's workers dead: they report once.
+    settings.OJS = {"ALLOW_ANONYMOUS": False, "METRICS_PUBLIC": False, "HEARTBEAT_TIMEOUT": 3600.0}
     monkeypatch.setattr(
         deliveries, "attempt", lambda sending: DeliveryReply(DeliveryOutcome.SUCCESS, 200)
     )  # nothing leaves this host
