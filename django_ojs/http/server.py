@@ -267,7 +267,7 @@ class SettingValuesSerializer(AnswerSerializer):
 
     def get_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {name: _SettingField() for name in sorted(FIELDS.keys() - _UNSHOWN)}
-        return fields | {name: _SettingField(required=False, allow_null=True) for name in sorted(_OF_QUEUES)}
+        return fields | {name: _SettingField(required=False) for name in sorted(_OF_QUEUES)}
 
 
 class SettingsSerializer(AnswerSerializer):
