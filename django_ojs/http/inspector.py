@@ -258,7 +258,8 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         if kinds := getattr(field, "kinds", ()):
             return {"oneOf": [self._map_serializer_field(kind, direction) for kind in kinds]}
         if (declared := getattr(field, "schema", None)) is not None:
-            declared = {**declared, "type": [declared["type"], "null"]} if field.allow_null else declared
+            if field.allow_null and "type" in declared:  # else it may be anything
+                declared = {**declared, "type": [declared["type"], "null"]}
             return declared | ({"description": str(field.help_text)} if field.help_text else {})
         schema = super()._map_serializer_field(field, direction, bypass_extensions)
         return {"type": "string", "enum": list(field.choices)} if isinstance(field, ChoiceField) else schema

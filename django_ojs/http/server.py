@@ -10,7 +10,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
@@ -257,6 +257,8 @@ class SchedulingSerializer(AnswerSerializer):
 class _SettingField(serializers.JSONField):
     """The value of a setting, of any type."""
 
+    schema: ClassVar[dict[str, Any]] = {}
+
     def to_representation(self, value: Any) -> Any:
         return _plain(value)
 
@@ -267,7 +269,7 @@ class SettingValuesSerializer(AnswerSerializer):
 
     def get_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {name: _SettingField() for name in sorted(FIELDS.keys() - _UNSHOWN)}
-        return fields | {name: _SettingField(required=False) for name in sorted(_OF_QUEUES)}
+        return fields | {name: _SettingField(required=False, allow_null=True) for name in sorted(_OF_QUEUES)}
 
 
 class SettingsSerializer(AnswerSerializer):
