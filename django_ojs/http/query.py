@@ -102,8 +102,10 @@ def texts(request: Request, name: str, table: Table | None = None, *, most: int 
 
 
 def behind(request: Request, read: Callable[[str | None], T]) -> T:
-    """What `read` makes of the `after` of events or lines, under this name or another one; None where absent."""
-    written = EVENT_QUERY.name_in(request.query_params, "after")
+    """What `read` makes of the `after` of events or lines, under this name or another one; None where absent. Who adds
+    the `cursor` of an answer to the query that it answers goes on behind that one."""
+    names = ("cursor", EVENT_QUERY.name_in(request.query_params, "after"))
+    written = next((name for name in names if request.query_params.get(name)), "after")
     given = text(request, written) or None
     with as_written(as_named({"after": written})):
         return read(given)

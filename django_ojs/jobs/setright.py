@@ -30,7 +30,7 @@ _COLUMNS = ("enqueued_at", "started_at", "due_at", "visible_until", "timeout_at"
 
 def set_right(*, using: str | None = None) -> int:
     """Look through all jobs that have not ended; return how many were set right. What another transaction has locked is
-    left alone."""
+    left alone, and so is what a limit has put off, unless this process has seen the clock set back."""
     using = database(using)
     found = 0
     for state in _CHANGES:
@@ -43,9 +43,14 @@ def set_right(*, using: str | None = None) -> int:
 
 @retried
 def _batch(state: State, *, using: str) -> int:
+    store = store_of(using)
+    wanted = in_states([state]) & _ahead(state, clock.now(using), using)
+    ids = list(store.jobs.filter(wanted).values_list("pk", flat=True)[:BATCH])
+    if not ids:  # as nearly always: the look has locked nothing
+        return 0
     with atomic(using=using):
-        now, store = clock.now(using), store_of(using)
-        rows = store.lock_where(in_states([state]) & _ahead(state, now, using), limit=BATCH, skip_locked=True)
+        now = clock.now(using)
+        rows = store.lock_where(Q(pk__in=ids) & wanted, skip_locked=True)
         for row in sorted(rows, key=lambda row: (row["enqueued_at"] or now, row["id"])):
             _CHANGES[state](row, now)
             row["wake_at"] = wake_at(row)
@@ -60,10 +65,13 @@ def _ahead(state: State, now: dt.datetime, using: str) -> Q:
     edge = now + clock.AHEAD
     if state is State.ACTIVE:
         return Q(started_at__gt=edge)
-    if state is State.AVAILABLE:  # those that a limit has put off ask it again
-        return Q(enqueued_at__gt=edge) | Q(due_at__gt=edge, due_at__lt=END_OF_TIME)
+    if state is State.AVAILABLE:
+        enqueued = Q(enqueued_at__gt=edge)
+        if clock.times_set_back(using):  # those that a limit has put off ask it again: no row says when it has done so
+            enqueued |= Q(due_at__gt=edge, due_at__lt=END_OF_TIME)
+        return enqueued
     failed_at = Func(template=store_of(using).waits_since, output_field=DateTimeField())
-    return Q(due_at__gt=edge) & Q(GreaterThan(failed_at, edge))
+    return Q(due_at__gt=edge, due_at__lt=END_OF_TIME) & Q(GreaterThan(failed_at, edge))
 
 
 def _set_available(row: JobRow, now: dt.datetime) -> None:

@@ -50,7 +50,7 @@ AHEAD, LEAST, ROUNDS = 4, 100, 10
 #: A claim that has come to no end of shut keys leaves the rest to the next one of this process, which looks for jobs
 #: behind them. When one has come through, those of so many seconds begin there, too. So many keys are left out at most.
 LEFT_OUT_SECONDS, MOST_LEFT_OUT = 2.0, 10_000
-_PASS_SECONDS = 60.0  #: how long the next claim may be in coming
+_PASS_SECONDS = 600.0  #: how long the next claim may be in coming
 _MOST_PLACES = 1000
 
 #: `take(queue, ids, limit, now)` claims those of the jobs that are still there; without ids the next ones that have no

@@ -62,7 +62,7 @@ class SendWebhooks:
 
     name = "webhooks"
     LOOK, IDLE = 1.0, 0.2
-    SET_RIGHT = 10.0  #: seconds between looks for what was noted while the clock was ahead
+    SET_RIGHT = 60.0  #: seconds between looks for what was noted while the clock was ahead
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._set_right_at = float("-inf")

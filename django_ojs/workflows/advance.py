@@ -21,7 +21,7 @@ from django_ojs.database import atomic
 from django_ojs.errors import Duplicate, OJSError
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
-from django_ojs.faults import is_general
+from django_ojs.faults import passes
 from django_ojs.guard import get_logger
 from django_ojs.jobs.candidates import Pushed, or_raise
 from django_ojs.jobs.push import Owner, push_each
@@ -245,13 +245,15 @@ def _push(
     }  # fmt: skip
     # A refused push has written nothing itself. The middleware of the site may have.
     guard = atomic(using=using) if middleware.enqueue_chain else contextlib.nullcontext()
+    ousted_before = len(ousted)
     try:
         with guard, hooks.inside(hooks.around_later_steps):
             done = or_raise(push_each(documents, **options))
     except Exception as error:
         # Whatever a middleware raises: else no member could end, and what is due for other jobs would wait with it.
-        if strict or not (isinstance(error, OJSError) or (middleware.enqueue_chain and not is_general(error))):
+        if strict or not (isinstance(error, OJSError) or (middleware.enqueue_chain and not passes(error))):
             raise
+        del ousted[ousted_before:]  # these live, as the push that was to replace them is undone
         if workflow_change:
             store_of(using).save(workflow_change)
         if len(steps) > 1:

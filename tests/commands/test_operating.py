@@ -554,7 +554,7 @@ def test_on_a_terminal_each_page_takes_the_place_of_the_last(monkeypatch: pytest
     assert "\x1b" not in run("ojs_status", "--watch")
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_reader_who_leaves_ends_a_list_without_a_word(child_environment: dict[str, str]) -> None:
     enqueue("mail.send")
     read, write = os.pipe()
@@ -635,7 +635,7 @@ def test_a_batch_and_its_entry_are_there_together_or_not_at_all(monkeypatch: pyt
 # The shell
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_what_a_terminal_cannot_show_leaves_json_json(child_environment: dict[str, str]) -> None:
     enqueue("mail.send", "Grüße 東京 🎉")
     done = subprocess.run(

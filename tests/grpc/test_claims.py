@@ -752,6 +752,7 @@ def test_a_worker_whose_row_somebody_holds_stops_no_stream_that_falls_asleep(
             free.ack(row)
 
 
+@pytest.mark.wide
 def test_a_storm(streams: JobStreams) -> None:
     """Streams that come, drop, give up, and work: each job is done once, none is with two, no stream has too many."""
     total = 150

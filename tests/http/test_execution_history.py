@@ -173,6 +173,7 @@ class TestErasing:
         api.delete(f"/jobs/{pk}/history")
         page = api.get("/events", {"after": cursor}).json()
         assert "gap" not in page
+        assert api.get("/events", {"after": cursor, "cursor": page["cursor"]}).json()["events"] == []
         assert [event["data"]["job_id"] for event in page["events"]] == [str(other)]
         erased = Event.objects.get(type=erasing.ERASED)
         assert (erased.job_id, erased.job_type, erased.queue, erased.data) == (None, "", "", None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, jsontext, middleware
@@ -31,6 +31,7 @@ from django_ojs.rules import envelope, workflowgraph
 from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
 from django_ojs.workerregistry.deaths import Death
 from django_ojs.workflows import workflow as operations
+from tests import refusing
 
 pytestmark = pytest.mark.django_db
 
@@ -361,6 +362,21 @@ class TestEveryWayToEnd:
         assert found["error"]["failed_step_id"] == "step-1"
         operations.retry(flow.pk)
         complete()
+        complete()
+        assert shown(flow)["state"] == "completed"
+
+    def test_a_database_that_is_slow_once_fails_no_step(self) -> None:
+        flow = chain("a", "b")
+
+        def slow(document: dict[str, Any], proceed: Any) -> Any:
+            with connection.wrap_database_errors:
+                raise refusing.driver_error(connection, refusing.SLOW[connection.vendor])
+
+        (first,) = claim()
+        with added(slow), pytest.raises(DatabaseError):
+            ack([Ack(first["id"])])
+        ack([Ack(first["id"])])
+        assert shown(flow)["state"] == "running"
         complete()
         assert shown(flow)["state"] == "completed"
 

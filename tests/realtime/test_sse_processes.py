@@ -58,6 +58,7 @@ def enqueue(*names: str) -> None:
         push([{"type": name, "args": []}])
 
 
+@pytest.mark.wide
 def test_a_server_that_is_killed_amid_it_all_costs_a_client_that_resumes_nothing(server: Server) -> None:  # noqa: F811
     """Every event at least once, and those of a job in their order."""
     kills = [JOBS // 2, JOBS, JOBS * 2]

@@ -63,6 +63,7 @@ def check_all_ticks(names: list[str]) -> None:
         assert len({job.meta["cron_triggered_at"] for job in made}) == len(made)
 
 
+@pytest.mark.wide
 def test_many_that_tick_without_a_lease_fire_each_tick_once(start: Start) -> None:
     names = ["a", "b", "c"]
     for name in names:
