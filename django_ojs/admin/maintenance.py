@@ -157,8 +157,8 @@ class MaintenanceMode(OperatingAdmin):
 
 
 def _shown(mode: Maintenance | None) -> str:
-    """The state of maintenance mode that the page shows. The forms send it back, so that an operator is told if another
-    has changed it meanwhile."""
+    """A digest of the state that the page shows. The forms send it back: if it is another one by then, another operator
+    has changed the mode meanwhile, and the page says so."""
     facts = (mode.enabled_at, mode.reason, mode.estimated_end, mode.auto_end) if mode else ()
     return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 

@@ -186,7 +186,7 @@ def read(
 
 
 def mark_of(request: Request, order: Sequence[SortKey]) -> str:
-    """What tells the list of a request, in this order, from any other one."""
+    """A checksum of the request's list and its order, which is another one for any other list or order."""
     view = request.parser_context["view"]
     columns = [f"-{key.column}" if key.descending else key.column for key in order]
     said = (type(view).__name__, getattr(view, "action", ""), *map(str, view.kwargs.values()), *columns)

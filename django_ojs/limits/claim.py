@@ -4,7 +4,7 @@ A constant number of statements for each queue: for the keys of the queues one l
 claim. Where only queues have limits, and these leave room for all that is asked for, no jobs are read. Where jobs
 or their types have keys, these are locked and counted too, and then the jobs are read again, as they are once the
 keys are held. What the claim does not get all the same is not counted. A claim that comes to no end of shut keys leaves
-the jobs behind them to the next one (`_ShutKeys`), so that each is reached.
+the jobs behind them to the next one of its process (`_ShutKeys`), so that those behind up to 10,000 keys are reached.
 Jobs and queues without limits never come here (`store.orm.Store.queue_status`).
 
 Concurrency is counted from the jobs that are active, so it cannot drift. A rate is counted over a window that slides,
@@ -189,6 +189,7 @@ class _ShutKeys:
         self._busy: set[_Reason] = set()  #: of keys that another claim holds, which may be open
 
     def meet(self, blocked: Iterable[tuple[LimitedJob, Blocked]]) -> None:
+        """Leave out the keys of these jobs from now on."""
         for job, why in blocked:
             self.reasons.add(_reason(job, why))
             if why.strategy == "busy":

@@ -123,8 +123,8 @@ def record_replies(
 
 @retried
 def set_right(*, using: str | None = None) -> None:
-    """Let what was to come at a time that was noted while the clock was ahead come now: else receivers would wait until
-    the clock is there again, and one that subscribed then would get nothing of what happens until then."""
+    """Make the deliveries due whose next attempt was set while the clock was ahead, and let subscriptions that were
+    made then begin now. Otherwise their receivers would get nothing until the clock is there again."""
     using = database(using)
     now = clock.now(using)
     edge = now + clock.AHEAD
