@@ -172,9 +172,15 @@ class WatchingWaker(DescriptorWaker):
     process commits through other connections counts too; a look in vain is cheap. A file changes before the commit
     can be seen, and long before it in a large transaction. So after a change the version is asked for until it is new.
 
+    Most commits of a busy site bring no job, and each look costs the handlers of this process as much time. So the more
+    looks in a row were in vain, the longer it rests before it asks for the version again, and looks once for all
+    commits of that time. A job that another process enqueues meanwhile begins so much later; `wake` ends the rest.
+
     Where files cannot be watched, or their changes are not reported, the version is asked for every 5 ms.
     """
 
+    PATIENT = 2  #: looks in vain in a row before which it does not wait
+    FIRST_REST, LONGEST_REST = 0.001, 0.016  #: seconds that it waits after one more, and at most
     EVERY = 0.005  #: seconds between two looks at the version where no file is watched
     FIRST_PAUSE = 0.0002  #: seconds between the first two looks after a change of a file
     RESTLESS = 0.1  #: seconds after a change of a file in which the version is asked for as often as that
@@ -189,9 +195,11 @@ class WatchingWaker(DescriptorWaker):
         self._chosen = False  #: whether it is known if the files can be watched
         self._told = False  #: whether a change of a file was reported since the last new version
         self._unreported = 0
+        self._in_vain = 0  #: looks that it led to since one brought jobs, or since no commit came for a while
 
     def wait(self, *, found: bool) -> bool:
         if found:
+            self._in_vain = 0
             return True
         with suppress_passing():
             return self._wait()
@@ -209,8 +217,12 @@ class WatchingWaker(DescriptorWaker):
             self._seen = None  # what was committed before the watch began was not reported
         started = time.monotonic()
         deadline, restless_until, pause = started + self._longest, started, 0.0
+        self._rest()
+        looked = time.monotonic()
         while not self._is_new(self._version()) and not self._woken.is_set():
             now = time.monotonic()
+            if now - looked >= self.LONGEST_REST:
+                self._in_vain = 0
             if now >= deadline:
                 return False
             if now < restless_until:
@@ -220,8 +232,15 @@ class WatchingWaker(DescriptorWaker):
             self._doze(min(pause, deadline - now), self._watch.fileno() if self._watch else None)
             if self._changed():
                 restless_until, pause = time.monotonic() + self.RESTLESS, 0.0
+        self._in_vain += 1
         self._woken.clear()
         return True
+
+    def _rest(self) -> None:
+        """Let the commits of others pass, if the last ones brought no job."""
+        more = self._in_vain - self.PATIENT
+        if more > 0:
+            self._doze(min(self.FIRST_REST * 2 ** min(more - 1, 10), self.LONGEST_REST))
 
     def close(self) -> None:
         if self._watch is not None:

@@ -183,6 +183,26 @@ def test_a_log_that_was_reset_or_is_written_early_wakes(
 
 
 @linux
+def test_looks_in_vain_are_less_often_until_one_brings_jobs_or_all_is_quiet(
+    waker: FileWaker, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileWaker, "FIRST_REST", HOURS)
+    monkeypatch.setattr(FileWaker, "LONGEST_REST", HOURS)
+    for _ in range(2):
+        waker.wait(found=True)
+        for _ in range(waker.PATIENT):
+            commit(writer)
+            waker.wait(found=False)
+        commit(writer)
+        asleep(waker, monkeypatch, waker.wake)
+        waker.wait(found=False)
+    monkeypatch.setattr(FileWaker, "LONGEST_REST", 0.0)
+    asleep(waker, monkeypatch, lambda: commit(writer))
+    waker.wait(found=False)
+    assert waker._in_vain == 1
+
+
+@linux
 def test_the_report_may_come_before_the_commit_can_be_seen(
     waker: FileWaker, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
