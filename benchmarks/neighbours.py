@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 
 from benchmarks.client import request
 from benchmarks.serving import Call, Server
@@ -151,11 +151,16 @@ NEIGHBOURS: dict[str, Callable[[int], AbstractContextManager[None]]] = {
 }  # fmt: skip
 #: Under WSGI a call that waits takes a thread, and the calls beside it have one less: nothing there to measure.
 OF_ASGI = frozenset({"waiting calls", "deaf readers"})
+#: SQLite lets one transaction write: beside one that stays open nothing can be pushed.
+OF_ROW_LOCKS = frozenset({"a held id", "a held job"})
 
 
 def possible(server: str) -> list[str]:
     """The neighbours that mean something to this server."""
-    return [name for name in NEIGHBOURS if server == "uvicorn" or name not in OF_ASGI]
+    impossible = set() if server == "uvicorn" else set(OF_ASGI)
+    if connection.vendor == "sqlite":
+        impossible |= OF_ROW_LOCKS
+    return [name for name in NEIGHBOURS if name not in impossible]
 
 
 def beside(server: Server, name: str, jobs: int) -> Call:
