@@ -41,8 +41,8 @@ MAX_SOURCES = 100
 #: Values in the condition of several filters. SQLite may take no more than 32,766 in a statement.
 MAX_TOGETHER = 10_000
 
-#: What narrows a filter of events, in the words of all doors. Where a word does not count it is refused: passed over, it
-#: would let out more than was asked for.
+#: What narrows a filter of events, in the words of all doors. A word that does not count is refused: it would let out
+#: more if it were passed over.
 NARROWING = frozenset(
     "types event_types queue queues job_type job_types sources job_id job_ids workflow_id workflow_ids"
     " filter filters".split()
