@@ -170,8 +170,12 @@ EVENT_TYPE = Table(
 
 #: What `GET /events`, the history of a job and its log are asked for.
 EVENT_QUERY = Table(
-    "the query of events, and of a job's log", "HTTP", {"type": "types", "queue": "queues", "cursor": "after"}
-)
+    "the query of events, and of a job's log",
+    "HTTP",
+    {
+        "type": "types", "event_types": "types", "queue": "queues", "cursor": "after", "last_event_id": "after",
+    },
+)  # fmt: skip
 
 #: What a stream of events is asked for, and where it begins. `GET /events` calls that `after` where it is no stream.
 STREAM_QUERY = Table(

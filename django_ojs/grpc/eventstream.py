@@ -21,7 +21,7 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.events import log
 from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED
-from django_ojs.events.filters import MAX_SOURCES, Filter
+from django_ojs.events.filters import MAX_SOURCES, MEANT, Filter
 from django_ojs.events.order import START, LogPosition
 from django_ojs.grpc import messages
 from django_ojs.grpc.streams import StreamCall
@@ -29,6 +29,7 @@ from django_ojs.http import fields, permissions
 from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.sse import in_thread
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import known_only
 from django_ojs.spellings import EVENT_TYPE
 from django_ojs.workflows.workflow import keys_of
 
@@ -40,6 +41,8 @@ KEEPALIVE, GAP = "stream.keepalive", "system.gap"
 #: The alias that a stream shows: who asks for it by name gets the events under it (SE-10).
 DEAD = "job.dead"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+#: What a request has that says which events are meant: its fields, then attributes.
+_READ = ("queues", "event_types", "job_id", "workflow_id", "job_types", "sources", "after")
 #: How names of event types begin.
 _FAMILIES = ("job.", "worker.", "queue.", "workflow.", "cron.", "system.", "stream.")
 
@@ -180,6 +183,7 @@ def _limited(wanted: Filter, call: StreamCall) -> Filter:
 def read(request: Message, last_event_id: str = "") -> Asked:
     """What a request asks for, in either order of its fields (SE-3). Raises InvalidRequest."""
     asked = messages.read_request(request)
+    known_only((name for name, value in asked.items() if name in MEANT and value), _READ)
     first, second = (fields.texts(asked, name) or [] for name in ("queues", "event_types"))
     third = fields.texts(asked, "job_id") or []
     queues, types = (second, first) if is_seeds_order(first, second) else (first, second)

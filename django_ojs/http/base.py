@@ -51,14 +51,22 @@ _NEGOTIATOR = media.FixedNegotiation()
 _RENDERER = media.OJSRenderer()
 _PARSER = OJSParser()
 #: On every answer, with `cache_control`: no cache may keep it, or make a bodiless 304 without our headers of it.
-_HEADERS = {
+HEADERS = {
     "OJS-Version": VERSION,
     "X-OJS-Version": VERSION,
     "X-Content-Type-Options": "nosniff",
 }
+#: What a site's middleware (Django's ConditionalGetMiddleware) would answer with a bodiless 304 or 412 without our
+#: headers, by times of whole seconds. Our answers are whole.
+_CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_UNMODIFIED_SINCE")
 #: The scopes of the operator's door: for looking, for operating and for deleting.
 _OPERATOR_SCOPES = {"GET": "admin.read", "DELETE": "admin.purge"}
 _METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def sent_id(given: str) -> str:
+    """The id that a client gives its request; '' for one that is not taken (binding 1.1)."""
+    return given if _REQUEST_ID.fullmatch(given) else ""
 
 
 class OJSView(APIView):
@@ -134,8 +142,9 @@ class OJSView(APIView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """Answer a request; jobs that it enqueues get the trace context and the request id that the client sent."""
-        given = request.META.get("HTTP_X_REQUEST_ID", "")
-        given = given if _REQUEST_ID.fullmatch(given) else ""
+        for name in _CONDITIONS:
+            request.META.pop(name, None)
+        given = sent_id(request.META.get("HTTP_X_REQUEST_ID", ""))
         self.request_id = given or new_request_id()
         token = tracing.receive(request.META, given)
         self.operation = self.operations.get("GET" if request.method == "HEAD" else request.method or "", UNDECLARED)
@@ -203,7 +212,7 @@ class OJSView(APIView):
             self._render(response)
         if response.status_code < 500:
             exceptions.refusals.worked()
-        for name, value in _HEADERS.items():
+        for name, value in HEADERS.items():
             response[name] = value
         response["Cache-Control"] = self.cache_control
         response["X-Request-Id"] = self.request_id

@@ -22,7 +22,7 @@ from rest_framework.response import Response
 from django_ojs import audit, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest, NotFound, OJSError
-from django_ojs.http import fields, filters, links, media, permissions, redacted
+from django_ojs.http import fields, filters, links, media, permissions, query, redacted
 from django_ojs.http.auditing import MAX_AUDIT_REASON
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.body import check_size
@@ -463,7 +463,7 @@ class DestructiveSerializer(ConfirmedSerializer):
     needed = False
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        given: dict[str, Any] = {str(name): value for name, value in self.context["request"].query_params.items()}
+        given: dict[str, Any] = query.every(self.context["request"])
         given |= {
             name: given[name] == "true" for name in ("confirm", "dry_run") if given.get(name) in ("true", "false")
         }

@@ -20,7 +20,7 @@ from django_ojs import jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import log
-from django_ojs.events.filters import MAX_SOURCES, Filter
+from django_ojs.events.filters import MAX_SOURCES, MEANT, Filter
 from django_ojs.http import base, compat, fields, manifest, permissions, query
 from django_ojs.http.authentication import session_of
 from django_ojs.http.base import OJSViewSet
@@ -48,6 +48,8 @@ PER_PAGE, MAX_PER_PAGE = 50, 100
 SOCKET_PATH = "ojs/v1/ws"
 #: The parameters that say which events are meant.
 FILTERS = "types queues job_types sources job_id workflow_id since"
+#: The same of the history of a job.
+OF_JOB = "after types since until"
 
 
 @rendered_by_show
@@ -125,12 +127,13 @@ class EventViewSet(OJSViewSet):
         """A page of the event log, or a stream."""
         if (stream := self.stream(request)) is not None:
             return stream
-        limit = _limit(request)
+        query.refuse_others(request, MEANT, f"after until {FILTERS}", EVENT_QUERY)
+        limit, cursor = _limit(request), query.cursor(request)
         number = query.integer(request, "page", minimum=1)
         size = query.integer(request, "per_page", minimum=1)
         wanted = wanted_by(request)
-        if query.behind(request, bool) or (number is None and size is None):
-            return self._page(read_log(request, wanted, limit), limit)
+        if cursor.after or (number is None and size is None):
+            return self._page(read_log(request, wanted, limit, cursor), limit)
         return self._newest(wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE))
 
     def stream(self, request: Request) -> Any:
@@ -139,7 +142,7 @@ class EventViewSet(OJSViewSet):
 
     @operation(
         scope="read",
-        query="after types since until limit",
+        query=f"{OF_JOB} limit",
         lists=("events", "items", "history"),
         beside=JobHistorySerializer,
     )
@@ -149,6 +152,7 @@ class EventViewSet(OJSViewSet):
         Oldest first, while it is known.
         """
         identifier, limit = fields.path_id(job_id), _limit(request)
+        query.refuse_others(request, MEANT, OF_JOB, EVENT_QUERY)
         types = tuple(query.texts(request, "types", EVENT_QUERY))
         wanted = Filter(
             types=types, job_ids=(identifier,), only_queues=queue_limit(request), only_types=type_limit(request)
@@ -162,7 +166,8 @@ class EventViewSet(OJSViewSet):
         else:
             permissions.check_row(request, row)
             job = {"state": row["state"], "attempt": row["attempt"]}
-        return self._page(read_log(request, wanted, limit), limit, job_id=identifier, **job)
+        page = read_log(request, wanted, limit, query.cursor(request))
+        return self._page(page, limit, job_id=identifier, **job)
 
     @operation(scope="read", answer=TicketSerializer, statuses=(201,))
     def ticket(self, request: Request) -> Response:
@@ -233,12 +238,11 @@ def _limit(request: Request) -> int:
     return min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
 
 
-def read_log(request: Request, wanted: Filter, limit: int) -> log.EventPage:
-    """The page of the log that the query asks for, oldest first."""
+def read_log(request: Request, wanted: Filter, limit: int, cursor: query.Cursor) -> log.EventPage:
+    """The page of the log that the query asks for behind `cursor`, oldest first."""
     since, until = query.instant(request, "since"), query.instant(request, "until")
-    return query.behind(
-        request, lambda after: log.read(wanted=wanted, after=after, since=since, until=until, limit=limit)
-    )
+    with cursor.named():
+        return log.read(wanted=wanted, after=cursor.after, since=since, until=until, limit=limit)
 
 
 def _may_read(request: HttpRequest) -> bool:

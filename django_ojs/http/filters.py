@@ -14,9 +14,10 @@ from rest_framework.request import Request
 
 from django_ojs import clock
 from django_ojs.database import database
+from django_ojs.http import query
 from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.jobs import selection
-from django_ojs.jobs.filterfields import DeclaredFilter, Notation
+from django_ojs.jobs.filterfields import DeclaredFilter, Notation, StatesFilterField
 from django_ojs.jobs.selection import JobFilter as JobFilter  # noqa: PLC0414 - sites import it from here
 from django_ojs.models import Job, job
 from django_ojs.models.job import JobQuerySet
@@ -70,8 +71,9 @@ def of_query(
 def wanted_by(request: Request, kind: type[JobFilter] = JobFilter) -> JobFilter:
     """What the query string asks for, within the caller's limits."""
     names = selection.names_in(Notation.LIST, kind)
-    given = {name: request.query_params[name] for name in names if request.query_params.get(name)}
-    return _read(request, given, names, faults.query_fault, kind)
+    listed = {name for name, member in names.items() if kind.base_filters[member].field_class is StatesFilterField}
+    given = {name: (query.joined if name in listed else query.given)(request, name) for name in names}
+    return _read(request, {name: value for name, value in given.items() if value}, names, faults.query_fault, kind)
 
 
 def asks_for_only(wanted: JobFilter, *members: str) -> bool:

@@ -20,13 +20,14 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, SearchUnavailable
 from django_ojs.events import history, log
-from django_ojs.events.filters import Filter
+from django_ojs.events.filters import MEANT, Filter
 from django_ojs.events.history import HistoryQuery
 from django_ojs.http import fields, links, pagination, permissions, query
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.events import (
     DEFAULT_EVENTS,
     MAX_EVENTS,
+    OF_JOB,
     EventSerializer,
     JobHistorySerializer,
     read_log,
@@ -202,7 +203,7 @@ class HistoryViewSet(_SwitchedViewSet):
 
     @operation(
         scope="read",
-        query="cursor after types since until limit",
+        query=f"cursor {OF_JOB} limit",
         lists=("events", "items", "history"),
         beside=ExecutionHistorySerializer,
     )
@@ -213,6 +214,7 @@ class HistoryViewSet(_SwitchedViewSet):
         """
         identifier = fields.path_id(job_id)
         limit = min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
+        query.refuse_others(request, MEANT, OF_JOB, EVENT_QUERY)
         wanted = Filter(
             types=tuple(query.texts(request, "types", EVENT_QUERY)) or history.EVERY_TYPE, job_ids=(identifier,),
             only_queues=queue_limit(request), only_types=type_limit(request),
@@ -223,7 +225,7 @@ class HistoryViewSet(_SwitchedViewSet):
         except NotFound:  # pruned, perhaps before its events
             if not log.read(wanted=dataclasses.replace(wanted, types=history.EVERY_TYPE), limit=1).events:
                 raise
-        page = read_log(request, wanted, limit)
+        page = read_log(request, wanted, limit, query.cursor(request))
         size = None if row is None else _args_size(row)
         events = [history.entry(event, size) for event in page.events]
         shown = RawJSON(jsontext.dumps(self.get_serializer(many=True).to_representation(events)))
@@ -292,6 +294,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
         `has_more` is true, the next page may have more, also if this one is empty.
         """
         began = time.monotonic()
+        query.refuse_others(request, MEANT - {"cursor"}, _SEARCH, EVENT_QUERY)
         if query.text(request, "query"):
             raise SearchUnavailable("This server does not search the history for words.")
         asked = query.integer(request, "limit", minimum=1) or PER_PAGE
@@ -331,7 +334,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
         if before is None:
             raise query_fault("before", "is required: the instant before which events are erased", "")
         self.act.detail["before"] = format_instant(before)
-        asked = {name: query.texts(request, name, EVENT_QUERY) for name in _FILTER.split()}
+        asked = {name: query.texts(request, _canonical(name), EVENT_QUERY) for name in _FILTER.split()}
         self.act.detail |= {name: given for name, given in asked.items() if given}
         done = bulk.purge_history(before, _asked(request), self.act, using=using())
         if isinstance(done, int):
@@ -345,6 +348,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
 
         Of the last day, by the hour, where nothing else is asked for. It counts the newest hundred thousand events.
         """
+        query.refuse_others(request, MEANT, _SEARCH, EVENT_QUERY)
         group_by = _one_of(request, "group_by", tuple(happenings.PERIODS)) or "hour"
         until = query.instant(request, "end") or clock.now(using()) + dt.timedelta(milliseconds=1)
         since = query.instant(request, "start") or until - STATISTICS_FOR
@@ -355,7 +359,7 @@ class WholeHistoryViewSet(_SwitchedViewSet):
 
 def _asked(request: Request, actor_type: str = "") -> HistoryQuery:
     """What the query string asks for, within the limits of the caller's key."""
-    names = tuple(query.texts(request, "event_types"))
+    names = tuple(query.texts(request, "types", EVENT_QUERY))
     events = dataclasses.replace(wanted_by(request), types=history.stored_types(names))
     return HistoryQuery(events, names, actor_type)
 
@@ -364,12 +368,17 @@ def _check_narrowing(request: Request, body: Mapping[str, Any], *members: str) -
     """Refuse what would narrow an erasure down, and does not: passed over, it would let everything be erased."""
     if body:
         raise fault("body", "must have no members: what narrows an erasure stands in the query")
+    known = set(map(_canonical, members))
     for name in request.query_params:
-        given = request.query_params.get(name)
-        if EVENT_QUERY.words.get(name, name) not in members:
+        given = query.joined(request, name)
+        if _canonical(name) not in known:
             raise query_fault(name[:100], f"is unknown here: there are {', '.join(members) or 'none'}", str(given))
         if not query.texts(request, name):
             raise query_fault(name, "must not be empty: leave it out to mean all", str(given))
+
+
+def _canonical(name: str) -> str:
+    return EVENT_QUERY.words.get(name, name)
 
 
 def _purged(events: int, left: int = 0) -> dict[str, Any]:

@@ -128,9 +128,8 @@ def unindexed(request: Request) -> bool:
 
 def _base(request: Request, key: SortKey) -> Base | None:
     """What a search of the list goes through; None where the states and the queue leave few enough to read them all."""
-    given = request.query_params
     wanted = _states(request)
-    queues = permissions.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    queues = _queues(request)
     indexed = key.column == "id" or (key.column == "finished_at" and len(wanted) == 1 and wanted[0] in ENDS)
     # Only of jobs that have not ended an index knows the queue.
     readable = queues if wanted and LIVE.issuperset(wanted) else []
@@ -147,7 +146,13 @@ def _base(request: Request, key: SortKey) -> Base | None:
 
 
 def _states(request: Request) -> Sequence[State]:
-    return checked(read_states, request.query_params.get("state"), "state", query_fault)
+    return checked(read_states, query.joined(request, "state"), "state", query_fault)
+
+
+def _queues(request: Request) -> Sequence[str]:
+    """The queues that the query asks for within the caller's limits; none means all."""
+    queue = query.given(request, "queue")
+    return permissions.queues_to_read(request, [queue] if queue else [])
 
 
 def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
@@ -157,15 +162,14 @@ def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
 
 def _known_total(request: Request) -> int | None:
     """The number of jobs where nothing is asked for but queues and states, which are counted anyway."""
-    given = request.query_params
     if not filters.asks_for_only(filters.wanted_by(request), "queue", "states"):
         return None
     wanted = _states(request) or list(State)
     ended = TERMINAL.issuperset(wanted)
-    if given.get("sort") == "scheduled_at" or (given.get("sort") == "finished_at" and not ended):
+    sort = query.given(request, "sort")
+    if sort == "scheduled_at" or (sort == "finished_at" and not ended):
         return None  # leaves out those without one
-    limit = permissions.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
-    return _counted(limit, wanted)
+    return _counted(_queues(request), wanted)
 
 
 def sorting(request: Request, default: str) -> SortKey:

@@ -355,7 +355,9 @@ class JobViewSet(Idempotent, JobCheckpoints):
             raise query_fault("format", "must be json or text", form)
         limit = min(query.integer(request, "limit", minimum=1) or LOG_LINES, MAX_LOG_LINES)
         asked = {"limit": limit, "using": router.db_for_write(Job), **wanted(mask)}
-        page = query.behind(request, lambda after: joblog.read(row["id"], after=after, **asked))
+        cursor = query.cursor(request)
+        with cursor.named():
+            page = joblog.read(row["id"], after=cursor.after, **asked)
         lines = [redacted.log_line(line, mask) for line in page.lines]
         body = {"job_id": row["id"], "state": row["state"], "attempt": row["attempt"], "items": lines}
         return Response(self.represent({**body, "cursor": page.cursor, "has_more": page.has_more}))

@@ -176,7 +176,7 @@ def read(
     limit = min(next(filter(None, sizes), default), maximum)
     page = query.integer(request, "page", minimum=1)
     offset = query.integer(request, "offset", minimum=0)
-    cursor, mark = request.query_params.get("cursor"), mark_of(request, order)
+    cursor, mark = query.given(request, "cursor"), mark_of(request, order)
     if cursor:
         place, after = _decode(cursor, order, mark)
         return PageWindow(limit, place, after, "cursor", mark)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -27,8 +28,6 @@ from django_ojs.rules import durations
 from django_ojs.rules.faults import checked, query_fault
 from django_ojs.rules.ids import parse_id
 from django_ojs.spellings import EVENT_QUERY, Table, as_named, as_written
-
-T = TypeVar("T")
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255
@@ -70,60 +69,110 @@ def read_instant(given: str) -> dt.datetime:
 # Parameters of a request
 
 
+def given(request: Request, name: str) -> str | None:
+    """The value of a parameter, '' where it is empty; None where absent. Of several values none may be passed over."""
+    values = request.query_params.getlist(name)
+    filled = dict.fromkeys(filter(None, values))
+    if len(filled) > 1:
+        raise query_fault(name, "must be given once", ", ".join(filled))
+    return next(iter(filled or values), None)
+
+
+def joined(request: Request, name: str) -> str | None:
+    """The values of a parameter that may be a list, or be given several times, joined by commas; None where absent."""
+    values = request.query_params.getlist(name)
+    return ",".join(filter(None, values)) if values else None
+
+
+def every(request: Request) -> dict[str, str]:
+    """The whole query, in which each parameter is given once."""
+    return {str(name): given(request, name) or "" for name in request.query_params.dict()}
+
+
+def name_in(request: Request, table: Table, canonical: str) -> str:
+    """The name under which the query has a parameter, as `Table.name_in`; an empty one is none."""
+    return next((name for name in table.names(canonical) if any(request.query_params.getlist(name))), canonical)
+
+
+def refuse_others(request: Request, words: Collection[str], read: str, *tables: Table) -> None:
+    """Refuse parameters of these words that do not count here: passed over, they would let out more, or less.
+
+    Args:
+        read: the names of those that count, with a space between.
+        tables: other words for these.
+    """
+    names = read.split()
+    known = {*names, *(one for table in tables for name in names for one in table.names(table.words.get(name, name)))}
+    for name in request.query_params:
+        if name in words and name not in known and (written := joined(request, name)):
+            raise query_fault(name, f"does not count here: there are {', '.join(names)}", written)
+
+
 def integer(request: Request, name: str, *, minimum: int) -> int | None:
     """A whole number of at least `minimum`; None where absent. However large, it stays below 2^53."""
-    given = request.query_params.get(name)
-    if given is None:
+    written = given(request, name)
+    if written is None:
         return None
-    if not _INTEGER.fullmatch(given):
-        raise query_fault(name, "must be an integer", given)
-    value = _HUGE if len(given) > 16 and not given.startswith("-") else int(given[:20])
+    if not _INTEGER.fullmatch(written):
+        raise query_fault(name, "must be an integer", written)
+    value = _HUGE if len(written) > 16 and not written.startswith("-") else int(written[:20])
     if value < minimum:
-        raise query_fault(name, f"must be at least {minimum}", given)
+        raise query_fault(name, f"must be at least {minimum}", written)
     return min(value, _HUGE)
 
 
 def text(request: Request, name: str) -> str:
     """A printable text, '' where absent."""
-    return checked(read_text, request.query_params.get(name, ""), name, query_fault)
+    return checked(read_text, given(request, name) or "", name, query_fault)
 
 
 def flag(request: Request, name: str) -> bool:
     """True or false, also as 1 and 0; false where absent."""
-    given = text(request, name).lower()
-    return bool(given) and checked(read_flag, given, name, query_fault)
+    written = text(request, name).lower()
+    return bool(written) and checked(read_flag, written, name, query_fault)
 
 
 def texts(request: Request, name: str, table: Table | None = None, *, most: int = _MAX_LIST) -> list[str]:
     """The values of a comma-separated list, under this name or another one that the table has for it."""
-    written = table.name_in(request.query_params, name) if table else name
-    given = request.query_params.get(written)
-    return [] if given is None else checked(partial(read_texts, most=most), given, written, query_fault)
+    found = {one: value for one in (table.names(name) if table else (name,)) if (value := joined(request, one))}
+    if len(set(found.values())) > 1:
+        first, second, *_ = found
+        raise query_fault(second, f"says something else than {first}: write it in one place", found[second])
+    written, value = next(iter(found.items()), (name, ""))
+    return checked(partial(read_texts, most=most), value, written, query_fault)
 
 
-def behind(request: Request, read: Callable[[str | None], T]) -> T:
-    """What `read` makes of the `after` of events or lines, under this name or another one; None where absent. Who adds
-    the `cursor` of an answer to the query that it answers goes on behind that one."""
-    names = ("cursor", EVENT_QUERY.name_in(request.query_params, "after"))
-    written = next((name for name in names if request.query_params.get(name)), "after")
-    given = text(request, written) or None
-    with as_written(as_named({"after": written})):
-        return read(given)
+class Cursor(NamedTuple):
+    """Behind what a reader of events or lines goes on, and the parameter that says so. None: from the beginning."""
+
+    after: str | None
+    written: str
+
+    def named(self) -> AbstractContextManager[None]:
+        """A block whose faults about `after` name the parameter."""
+        return as_written(as_named({"after": self.written}))
+
+
+def cursor(request: Request) -> Cursor:
+    """The `after` of events or lines, under this name or another one. Who adds the `cursor` of an answer to the query
+    that it answers goes on behind that one."""
+    written = "cursor" if any(request.query_params.getlist("cursor")) else name_in(request, EVENT_QUERY, "after")
+    return Cursor(text(request, written) or None, written)
 
 
 def instant(request: Request, name: str) -> dt.datetime | None:
     """A time, or an age such as `24h`, which is so long ago; None where absent."""
-    given = request.query_params.get(name)
-    return checked(read_instant, given, name, query_fault) if given else None
+    written = given(request, name)
+    return checked(read_instant, written, name, query_fault) if written else None
 
 
 def uuid7(request: Request, name: str) -> uuid.UUID | None:
-    given = request.query_params.get(name, "").lower()
-    if not given:
+    written = (given(request, name) or "").lower()
+    if not written:
         return None
-    found = parse_id(given)
+    found = parse_id(written)
     if found is None:
-        raise query_fault(name, "must be a UUIDv7", given)
+        raise query_fault(name, "must be a UUIDv7", written)
     return found
 
 
@@ -137,6 +186,10 @@ class OJSFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         filters = self.get_filterset(request, queryset, view)
         if filters is None:
             return queryset
+        filters.data = data = request.query_params.copy()
+        for name, one in filters.filters.items():
+            if isinstance(one, ReaderFilter) and name in data:
+                data[name] = joined(request, name) if isinstance(one, WordsFilter) else given(request, name)
         if not filters.is_valid():
             name, (error, *_) = next(iter(filters.form.errors.as_data().items()))
             received = (error.params or {}).get("received", request.query_params.get(name, ""))

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from django_ojs import clock, spellings
 from django_ojs.errors import NotFound
-from django_ojs.http import compat, fields, links
+from django_ojs.http import compat, fields, links, query
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.bulk import AliasPurgeSerializer, PurgeSerializer, QueuePurgedSerializer, purge_queue
 from django_ojs.http.operation import operation
@@ -536,7 +536,7 @@ class QueueViewSet(OJSViewSet):
         The `strategy` stands in the body or the query.
         """
         check_whole_queue(request, _path_name(name))
-        body = {**request.query_params.dict(), **self.payload(required=False)}
+        body = {**query.every(request), **self.payload(required=False)}
         strategy, target = fields.text(body, "strategy") or "reject", body.get("target_queue") or ""
         if target:
             check_whole_queue(request, fields.queue_name(target, "target_queue"))

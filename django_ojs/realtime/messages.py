@@ -15,7 +15,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.events import log
-from django_ojs.events.filters import Filter
+from django_ojs.events.filters import NARROWING, Filter
 from django_ojs.events.order import LogPosition
 from django_ojs.realtime.hub import SharedEvent
 from django_ojs.rules import names
@@ -34,8 +34,8 @@ _WORDS = frozenset(
     {"invalid_request", "not_found", "unknown_event_id", "permission_denied", "too_many_subscriptions"}
 )  # fmt: skip
 _DIMENSIONS = ("queues", "job_types", "sources", "job_ids")
-#: What narrows a subscription.
-_NARROWING = (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids")
+#: What the filter of a subscription has.
+_FILTER = (*FILTER.names("event_types"), *_DIMENSIONS, "workflow_ids")
 
 
 class MessageDialect(enum.Enum):
@@ -192,7 +192,7 @@ def _proposal(message: dict[str, Any]) -> Subscribe:
 
 def _only_in(message: dict[str, Any], *read: str) -> None:
     """Refuse what narrows a subscription in another member of its message than these: it would be passed over."""
-    _only({name: message.get(name) for name in ("filter", "filters", *_NARROWING)}, read)
+    _only({name: message.get(name) for name in NARROWING}, read)
 
 
 def _only(given: dict[str, Any], known: tuple[str, ...], path: str = "") -> None:
@@ -201,7 +201,7 @@ def _only(given: dict[str, Any], known: tuple[str, ...], path: str = "") -> None
 
 
 def _filter(given: dict[str, Any], path: str) -> Filter:
-    _only(given, _NARROWING, path)
+    _only(given, _FILTER, path)
     types = _texts(given, FILTER.name_in(given, "event_types"))
     dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
     dimensions["job_ids"] = tuple(_uuid("job_ids", value) for value in dimensions["job_ids"])

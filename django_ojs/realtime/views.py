@@ -30,7 +30,7 @@ from django_ojs.errors import (
     Unauthenticated,
 )
 from django_ojs.events import log, order
-from django_ojs.events.filters import Filter
+from django_ojs.events.filters import MEANT, Filter
 from django_ojs.http import events, fields, permissions, query, server
 from django_ojs.http.authentication import OURS, session_of
 from django_ojs.http.base import OJSView
@@ -48,9 +48,10 @@ from django_ojs.realtime.slots import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
 from django_ojs.rules.faults import query_fault
-from django_ojs.spellings import STREAM_QUERY
+from django_ojs.spellings import EVENT_QUERY, STREAM_QUERY
 
 _ONE = "types event_types since last_event_id"
+_ALL = f"channel event_types last_event_id {events.FILTERS}"
 
 
 class Streaming:
@@ -110,10 +111,11 @@ class AllEventsView(StreamView):
 
     model_name = "event"
 
-    @_stream("A stream of everything", f"channel event_types last_event_id {events.FILTERS}", 404)
+    @_stream("A stream of everything", _ALL, 404)
     def feed(self, request: Request, **place: str) -> Feed:
         channel = query.text(request, "channel") or "all"
         kind, _, name = channel.partition(":")
+        query.refuse_others(request, MEANT, _ALL if kind == "all" else f"channel {_ONE}", STREAM_QUERY, EVENT_QUERY)
         match kind:
             case "all" if not name:
                 wanted = events.wanted_by(request)
@@ -144,6 +146,7 @@ class JobEventsView(StreamView):
 
     @_stream("A stream about a job", _ONE)
     def feed(self, request: Request, **place: str) -> Feed:
+        query.refuse_others(request, MEANT, _ONE, STREAM_QUERY)
         return of_job(request, place["job_id"])
 
 
@@ -156,6 +159,7 @@ class QueueEventsView(StreamView):
     def feed(self, request: Request, **place: str) -> Feed:
         """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
         name = place["name"]
+        query.refuse_others(request, MEANT, _ONE, STREAM_QUERY)
         feed = of_queue(request, name)
         known = Queue.objects.using(router.db_for_write(Queue)).filter(same_name("name", name))
         if name != "default" and not known.exists():
@@ -193,7 +197,7 @@ class JobLogsView(StreamView):
         if last and joblog.is_cursor(last):
             after: str | None = last
         else:  # an EventSource would never come back after an error (events 4)
-            after = query.text(request, "after") or None
+            after = query.text(request, "cursor") or query.text(request, "after") or None
         return sse.LogFeed(row, after, **wanted_lines(request))
 
 
@@ -257,7 +261,7 @@ def _beginning(request: Request) -> Beginning:
     using = log.database()
     tenants.refuse_streams(using)
     order.catch_up(using, strict=False)
-    named = STREAM_QUERY.name_in(request.query_params, "last_event_id")
+    named = query.name_in(request, STREAM_QUERY, "last_event_id")
     last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, named)
     if last:
         try:

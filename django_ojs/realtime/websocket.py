@@ -28,7 +28,7 @@ from django_ojs.events import ids, log, order
 from django_ojs.events.order import CHANGE, LogPosition
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
-from django_ojs.http import exceptions
+from django_ojs.http import base, exceptions, media
 from django_ojs.realtime import messages, shutdown
 from django_ojs.realtime.access import Caller, lost_rights
 from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
@@ -117,10 +117,13 @@ class EventsConsumer(AsyncWebsocketConsumer):
             await self.close(_CLOSES.get(error.status, TOO_SLOW))
             return
         send: Any = self.base_send
-        headers = {"Content-Type": "application/json", "Cache-Control": "no-store", **exceptions.headers_of(error)}
+        given = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
+        request_id = base.sent_id(given) or new_request_id()
+        headers = {"Content-Type": media.OPENJOBSPEC, "Cache-Control": "no-store", "X-Request-Id": request_id}
+        headers |= base.HEADERS | exceptions.headers_of(error)
         sent = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
         await send({"type": "websocket.http.response.start", "status": error.status, "headers": sent})
-        body = jsontext.dumps_bytes({"error": error.as_dict(new_request_id())})
+        body = jsontext.dumps_bytes({"error": error.as_dict(request_id)})
         await send({"type": "websocket.http.response.body", "body": body})
         raise StopConsumer
 

@@ -27,6 +27,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound, OJSError, Unsupported
 from django_ojs.events import catalogue, log
+from django_ojs.events.filters import NARROWING
 from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules import names
@@ -340,6 +341,8 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise fault(written, phrase("must be an object"), given)
     known_only((name for name, value in (given or {}).items() if value is not None), _FILTER, written)
+    others = (name for name in NARROWING if flat.get(name) and flat[name] != given)
+    known_only(others, ("events", written, *_FILTER))
     if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
         for name in _FILTER:
             if flat.get(name) is not None:  # passed over, it would let out what it was to keep in

@@ -107,6 +107,35 @@ class TestPages:
             api.get("/events", {"page": 1})
         assert len(many) == len(few)
 
+    def test_the_words_of_other_doors_count_or_are_refused(self, api: Api) -> None:
+        """Passed over, each would let out the events of all."""
+        (row,) = enqueue("a.mail", queue="mail")
+        enqueue("a.other")
+        for word in ("types", "type", "event_types"):
+            for path in ("/events", "/history", f"/jobs/{row['id']}/history", f"/events/{row['id']}/history"):
+                assert api.get(path, {word: "job.failed"}).json()["events"] == []
+            assert api.get("/history/stats", {word: "job.failed"}).json()["buckets"] == []
+        for path, *words in (
+            ("/events", "job_type", "job_ids", "workflow_ids", "source", "filter", "channel", "start", "end"),
+            ("/history", "since", "until", "after", "job_ids", "channel"),
+            ("/history/stats", "since", "until", "job_ids"),
+            (f"/jobs/{row['id']}/history", "queues", "queue", "job_types", "sources", "workflow_id", "start"),
+            (f"/events/{row['id']}/history", "queues", "job_types", "channel"),
+        ):
+            for word in words:
+                error = error_of(api.get(path, {word: "x"}), 400, "invalid_request")
+                assert error["details"]["field"] == word
+                assert api.get(path, {word: ""}).status_code == 200
+            assert api.get(path, {"_": "1", "access": "x"}).status_code == 200, "it says nothing of events"
+
+    def test_an_empty_word_does_not_hide_the_other(self, api: Api) -> None:
+        enqueue("a.one", "a.two")
+        cursor = api.get("/events", {"limit": 1}).json()["cursor"]
+        for empty, word in (("cursor", "after"), ("after", "cursor"), ("after", "last_event_id")):
+            assert types(api.get(f"/events?{empty}=&{word}={cursor}").json()) == ["a.two"]
+        assert api.get("/events?types=&type=job.failed").json()["events"] == []
+        assert types(api.get("/events?queues=&queue=default&job_types=a.two").json()) == ["a.two"]
+
     @pytest.mark.parametrize("path", ["/events", "/history", "/history/stats"])
     def test_a_filter_has_as_many_sources_as_a_statement(self, api: Api, path: str) -> None:
         sources = [f"ojs://django-ojs/workers/w{n}" for n in range(1000)]

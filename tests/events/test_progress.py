@@ -247,6 +247,19 @@ class TestHTTP:
             "progress_updated_at": "2026-01-15T12:00:00.000Z",
         }  # fmt: skip
 
+    def test_two_reports_within_a_second_are_two_answers(self, api: Api, frozen_clock: Any, settings: Any) -> None:
+        """`Last-Modified` has whole seconds, and a middleware of Django's goes by it."""
+        settings.MIDDLEWARE = ["django.middleware.http.ConditionalGetMiddleware", *settings.MIDDLEWARE]
+        row = active()
+        path, seen = f"/jobs/{row['id']}/progress", {}
+        for value in (0.1, 0.2):
+            self.put(api, row["id"], {"progress": value})
+            found = api.get(path, **seen)
+            assert (found.status_code, found.json()["progress"], found["OJS-Version"]) == (200, value, "1.0")
+            seen = {"If-Modified-Since": found["Last-Modified"], "If-None-Match": "*"}
+        gone = api.get(path, **{"If-Unmodified-Since": "Thu, 01 Jan 2015 00:00:00 GMT", "If-Match": '"x"'})
+        assert gone.status_code == 200
+
     def test_the_clients_way_speaks_of_0_to_100(self, api: Api, frozen_clock: Any) -> None:
         row = active()
         answer = api.post("/workers/progress", {"job_id": str(row["id"]), "percentage": 42, "message": "rows"})

@@ -232,6 +232,19 @@ def test_an_empty_log_keeps_alive_too(served: Served, settings: Any) -> None:
     assert "last_event_id" not in listen(served).next()["data"]
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["types", "type", "queue", "job_type", "job_ids", "workflow_ids", "filter", "since", "last_event_id", "cursor"],
+)
+def test_the_words_of_other_doors_are_refused(word: str) -> None:
+    """Passed over, each would let out the events of all."""
+    for value in ("x", ["x"], {"queues": ["x"]}):
+        with pytest.raises(InvalidRequest) as refused:
+            read(messages.to_message("StreamEventsRequest", {"queues": ["mail"], word: value}))
+        assert refused.value.details["field"] == word
+    read(messages.to_message("StreamEventsRequest", {"queues": ["mail"], word: "", "hostname": "no word about events"}))
+
+
 def test_dead_is_another_name_for_discarded(served: Served) -> None:
     dead, discarded = listen(served, {"event_types": ["job.dead"]}), listen(served, {"event_types": ["job.*"]})
     enqueue("a.job")

@@ -468,7 +468,8 @@ class TestWholeHistory:
                 if "job_id" in entry.detail] != []  # fmt: skip
 
     @pytest.mark.parametrize(
-        "query", ["job_type=a.b", "types=job.created", "start=2000-01-01T00:00:00Z", "job_id=", "queues=,", "queue="]
+        "query",
+        ["job_type=a.b", "since=2000-01-01T00:00:00Z", "start=2000-01-01T00:00:00Z", "job_id=", "queues=,", "queue="],
     )
     def test_what_does_not_narrow_an_erasure_is_refused(self, api: Api, query: str) -> None:
         """Passed over, a misspelt or an empty filter would let everything be erased."""
@@ -481,6 +482,9 @@ class TestWholeHistory:
         error_of(answer, 400, "invalid_request")
         answer = api.client.delete(f"/ojs/v1/history?{before}&queue=none", {}, content_type="application/json")
         assert answer.json()["events_purged"] == 0
+        assert api.delete(f"/history?{before}&types=job.failed").json()["events_purged"] == 0
+        error_of(api.delete(f"/history?{before}&types=job.created&event_types=job.failed"), 400, "invalid_request")
+        error_of(api.delete(f"/history?{before}&before=2000-01-01T00:00:00Z"), 400, "invalid_request")
         assert api.delete(f"/history?{before}&queue=elsewhere").json()["events_purged"] == 0
         assert AuditEntry.objects.filter(action="history.purge").latest("pk").detail["queues"] == ["elsewhere"]
         assert len(api.get("/history").json()["events"]) == 1

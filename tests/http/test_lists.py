@@ -326,6 +326,33 @@ def test_a_misspelt_word_is_refused_where_there_are_only_some(api: Api, query: s
     assert error["details"]["field"] == query.partition("?")[2]
 
 
+def test_a_parameter_that_is_repeated_counts_as_a_list_or_is_refused(api: Api) -> None:
+    """The last one counted, and the others did not."""
+    for queue in ("q1", "q2", "q3"):
+        api.push("a.b", queue=queue)
+    api.fetch("q1")
+    api.post(f"/jobs/{api.push('a.c', queue='q2', pending=True)['id']}/cancel")
+    for path in ("/jobs", "/admin/jobs"):
+        for states in ("active&state=cancelled", "active,cancelled&state=", "active&state=cancelled,active"):
+            found = api.get(f"{path}?state={states}").json()
+            assert sorted(job["state"] for job in found["items"]) == ["active", "cancelled"]
+            assert found["pagination"]["total"] == 2
+        for query in ("queue=q1&queue=q2", "limit=1&limit=2", "type=a.b&type=a.c", "sort=priority&sort=created_at"):
+            if path == "/jobs" and query.startswith("sort"):
+                continue
+            error = error_of(api.get(f"{path}?{query}"), 400, "invalid_request")
+            assert error["details"]["field"] == query.partition("=")[0]
+        assert len(api.get(f"{path}?queue=q2&queue=q2&_=1&_=2").json()["items"]) == 2
+    for query in ("queues=q1&queues=q2", "queue=q1&queue=q2"):
+        found = {event["data"]["queue"] for event in api.get(f"/events?{query}").json()["events"]}
+        assert found == {"q1", "q2"}
+    error_of(api.get("/webhooks/deliveries?subscription_id=a&subscription_id=b"), 400, "invalid_request")
+    for query in ("strategy=reject", "target_queue=a&target_queue=b"):
+        error_of(api.delete(f"/queues/q3?strategy=discard&{query}"), 400, "invalid_request")
+    error_of(api.delete("/admin/queues/q1/jobs?states=completed&states=cancelled&confirm=true"), 400, "invalid_request")
+    assert api.get("/jobs").json()["pagination"]["total"] == 4
+
+
 @pytest.mark.parametrize("path", LISTS)
 @pytest.mark.parametrize(
     "value", ["\0", "a\0b", "\ud800", "9" * 30, "-" + "9" * 30, "9" * 1000, "0001-01-01T00:00:00Z"]

@@ -318,8 +318,9 @@ def in_the_query_of_events_behind_one(api: Api, job_id: str, name: str) -> Any:
     assert api.post(f"/jobs/{held(api)}/logs", {"lines": [{"message": "a"}]}).status_code == 200
     found = []
     for path in ("/events", f"/events/{job_id}/history", f"/jobs/{job_id}/history"):
-        first = api.get(path, {"limit": 1, "job_id": job_id}).json()
-        query = {name: first["cursor"], "job_id": job_id, **({"page": 1} if path == "/events" else {})}
+        wanted = {"job_id": job_id} if path == "/events" else {}
+        first = api.get(path, {"limit": 1, **wanted}).json()
+        query = {name: first["cursor"], **wanted, **({"page": 1} if wanted else {})}
         behind = [event["id"] for event in api.get(path, query).json()["events"]]
         assert first["events"][0]["id"] not in behind
         found.append(len(behind))

@@ -81,6 +81,13 @@ class TestBeforeTheUpgrade:
         error = await refused()
         assert (error.status, error.body["error"]["code"]) == (401, "unauthenticated")
         assert error.headers["www-authenticate"] == "Bearer"
+        assert error.headers["ojs-version"] == "1.0", "as on every answer of the binding"
+        assert error.headers["content-type"] == "application/openjobspec+json"
+        assert error.headers["x-request-id"] == error.body["error"]["request_id"]
+        for given, taken in (("mine-1", True), ("not one", False)):
+            error = await refused(**{"x-request-id": given})
+            assert error.headers["x-request-id"] == error.body["error"]["request_id"]
+            assert (error.headers["x-request-id"] == given) is taken
 
     async def test_a_server_that_cannot_answer_the_handshake_closes_it(self) -> None:
         assert (await refused(answers=False)).status == 4401

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs import clock, keys
+from django_ojs.errors import InvalidRequest
 from django_ojs.events import filters, ids, log, order
 from django_ojs.events.catalogue import CATALOGUE, Record, of_cron, of_queue, of_worker
 from django_ojs.events.filters import Filter
@@ -126,6 +127,15 @@ def test_many_filters_are_one_condition_that_a_database_takes(
     """Those of a connection with all its subscriptions."""
     found = set(Event.objects.filter(filters.condition_of([wanted] * number)))
     assert found.issuperset(event for event in written if wanted.matches(event))
+
+
+@pytest.mark.parametrize("word", sorted(filters.NARROWING - {"filter"}))
+def test_what_narrows_events_beside_the_filter_is_refused(word: str) -> None:
+    """Passed over, it would let out the events of all."""
+    for value in ("x", ["x"], {"queues": ["x"]}):
+        with pytest.raises(InvalidRequest) as refused:
+            messages.parse({"action": "subscribe", "channel": "events", word: value})
+        assert refused.value.details["field"] == word
 
 
 def test_the_id_of_a_job_is_read_in_capitals_too_as_at_the_other_doors() -> None:

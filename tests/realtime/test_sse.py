@@ -202,6 +202,25 @@ class TestWhere:
             assert "json" in stream.headers["content-type"]
             assert (await stream.body())["error"]["code"] == code
 
+    @pytest.mark.parametrize(
+        "path, words",
+        [
+            ("/events/stream", ("job_type", "job_ids", "workflow_ids", "filter", "until", "start", "source")),
+            ("/events/stream?channel=queue:mail", ("queues", "queue", "job_types", "sources", "job_id", "workflow_id")),
+            ("/queues/default/events", ("queues", "job_types", "sources", "channel", "until")),
+            ("/jobs/{}/events", ("queues", "job_types", "channel", "job_id")),
+        ],
+    )
+    async def test_the_words_of_other_doors_are_refused(self, path: str, words: tuple[str, ...]) -> None:
+        """Passed over, each would let out more than was asked for."""
+        path, _, query = path.format((await claimed())["id"]).partition("?")
+        for word in words:
+            async with listen(path, f"{query}&{word}=x", accept="text/event-stream") as stream:
+                assert stream.status == 400
+                assert (await stream.body())["error"]["details"]["field"] == word
+        async with listen(path, f"{query}&_=1&access=x") as stream:
+            assert stream.status == 200, "it says nothing of events"
+
     async def test_wsgi_is_told_to_use_asgi(self) -> None:
         for path in ("/events/stream", "/queues/default/events", "/admin/stats/stream"):
             error = error_of(await do(Client().get, f"/ojs/v1{path}"), 406, "unsupported")
@@ -316,8 +335,9 @@ class TestResume:
     async def test_from_the_last_event_seen(self) -> None:
         await enqueue("a.one", "a.two", "a.three")
         events = (await do(log.read)).events
-        for where in ({"last_event_id": events[0]["id"]}, {}):
-            query = "types=job.enqueued" + ("" if where else f"&last_event_id={events[0]['id']}")
+        for empty in (None, "last_event_id=&after", "after=&cursor", "last_event_id"):
+            where = {} if empty else {"last_event_id": events[0]["id"]}
+            query = "types=job.enqueued" + (f"&{empty}={events[0]['id']}" if empty else "")
             async with listen("/events/stream", query, **where) as stream:
                 await enqueue("a.four")
                 found = await stream.events(3)
@@ -419,9 +439,10 @@ class TestLogs:
         ]  # fmt: skip
         assert (first[1].data["level"], third[0].data["fields"]) == ("error", {"n": 1})
         assert (rest[0].data["message"], rest[-1].event, rest[-1].data["state"]) == ("last", "end", "completed")
-        async with listen(f"/jobs/{row['id']}/logs/stream", last_event_id=first[1].id) as stream:
-            again = await stream.rest()
-        assert [frame.data.get("message") for frame in again] == ["third", "last", None]
+        for where in ({"last_event_id": first[1].id}, {"query": f"cursor={first[1].id}"}):
+            async with listen(f"/jobs/{row['id']}/logs/stream", **where) as stream:
+                again = await stream.rest()
+            assert [frame.data.get("message") for frame in again] == ["third", "last", None]
         async with listen(f"/jobs/{row['id']}/logs/stream", "level=error") as stream:
             assert [frame.data.get("message") for frame in await stream.rest()] == ["second", None]
 

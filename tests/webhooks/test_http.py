@@ -12,6 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue, webhooks
+from django_ojs.events.filters import NARROWING
 from django_ojs.models import AuditEntry, WebhookDelivery, WebhookSubscription
 from django_ojs.webhooks import deliveries, subscriptions
 from tests.http.conftest import Api, error_of
@@ -324,6 +325,24 @@ def test_every_write_has_its_entry_in_the_audit_log_without_a_secret(with_key: A
     assert [entry.target for entry in entries] == [delivery if verb == "replay" else mine["id"] for verb in verbs]
     for word in (SECRET, "/token"):
         assert word not in str(list(AuditEntry.objects.values()))
+
+
+@pytest.mark.parametrize("word", sorted(NARROWING - {"filter", "filters", "queues", "job_types"}))
+def test_what_does_not_narrow_a_webhook_is_refused_beside_the_filter_too(with_key: Any, word: str) -> None:
+    admin = with_key("admin")
+    made = created(admin)
+    for body in ({word: ["x"]}, {"filter": {"queues": ["mail"]}, word: "x"}, {"subscription": {**BODY, word: ["x"]}}):
+        refused = error_of(admin.post(SUBSCRIPTIONS, {**BODY, **body}), 400, "invalid_request")
+        assert refused["details"]["field"] == word
+    error_of(call(admin, "PATCH", f"{SUBSCRIPTIONS}/{made['id']}", {"active": True, word: "x"}), 400, "invalid_request")
+    assert call(admin, "PUT", f"{SUBSCRIPTIONS}/{made['id']}", made).status_code == 200
+
+
+def test_two_filters_of_a_webhook_say_the_same_or_are_refused(with_key: Any) -> None:
+    admin, wanted = with_key("admin"), {"queues": ["mail"]}
+    error = error_of(admin.post(SUBSCRIPTIONS, {**BODY, "filter": {}, "filters": wanted}), 400, "invalid_request")
+    assert error["details"]["field"] == "filters"
+    assert created(admin, filter=wanted, filters=wanted)["filter"] == {"queues": ["mail"], "job_types": []}
 
 
 def test_answers_of_receivers_are_for_administrators(with_key: Any, receiver: Receiver) -> None:
