@@ -43,12 +43,14 @@ MAX_TOGETHER = 10_000
 
 #: What narrows a filter of events, in the words of all doors. A word that does not count is refused: it would let out
 #: more if it were passed over.
-NARROWING = frozenset(
-    "types event_types queue queues job_type job_types sources job_id job_ids workflow_id workflow_ids"
-    " filter filters".split()
-)
+NARROWING = frozenset({
+    "types", "event_types", "queue", "queues", "job_type", "job_types", "sources", "job_id", "job_ids", "workflow_id",
+    "workflow_ids", "filter", "filters",
+})  # fmt: skip
 #: The same where nothing else has such a name, with what says from when to when events are meant.
-MEANT = NARROWING | frozenset("type source channel since until start end after cursor last_event_id".split())
+MEANT = NARROWING | frozenset({
+    "type", "source", "channel", "since", "until", "start", "end", "after", "cursor", "last_event_id",
+})  # fmt: skip
 
 #: What the data of the change has in common with that of its event.
 _SHARED = ("job_id", "job_type", "type", "queue", "state", "attempt", "timestamp", "trace_id", "workflow_id")

@@ -238,7 +238,7 @@ def _limit(request: Request) -> int:
     return min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
 
 
-def read_log(request: Request, wanted: Filter, limit: int, cursor: query.Cursor) -> log.EventPage:
+def read_log(request: Request, wanted: Filter, limit: int, cursor: query.Behind) -> log.EventPage:
     """The page of the log that the query asks for behind `cursor`, oldest first."""
     since, until = query.instant(request, "since"), query.instant(request, "until")
     with cursor.named():

@@ -142,7 +142,7 @@ def texts(request: Request, name: str, table: Table | None = None, *, most: int 
     return checked(partial(read_texts, most=most), value, written, query_fault)
 
 
-class Cursor(NamedTuple):
+class Behind(NamedTuple):
     """Behind what a reader of events or lines goes on, and the parameter that says so. None: from the beginning."""
 
     after: str | None
@@ -153,11 +153,11 @@ class Cursor(NamedTuple):
         return as_written(as_named({"after": self.written}))
 
 
-def cursor(request: Request) -> Cursor:
+def cursor(request: Request) -> Behind:
     """The `after` of events or lines, under this name or another one. Who adds the `cursor` of an answer to the query
     that it answers goes on behind that one."""
     written = "cursor" if any(request.query_params.getlist("cursor")) else name_in(request, EVENT_QUERY, "after")
-    return Cursor(text(request, written) or None, written)
+    return Behind(text(request, written) or None, written)
 
 
 def instant(request: Request, name: str) -> dt.datetime | None:
