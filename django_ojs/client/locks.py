@@ -81,7 +81,8 @@ class Lock:
                 f"lock({self.name!r}) inside an open transaction would not be seen by others before its commit: take "
                 "the lock first, and open the transaction inside of it."
             )
-        self._mark = self._mark or _who()  # the same again after a try whose answer was lost: it may hold the lock
+        # The same again after a try whose answer was lost: it may hold the lock.
+        self._mark = self._mark or _who(self.timeout_ms)
         if not _take(self._key, self._mark, self.timeout_ms, using=using):
             return False
         self._holder, self._mark = self._mark, ""
@@ -171,11 +172,18 @@ def lock(name: str, *, timeout: Duration, wait: Duration | None = None) -> Lock:
     return Lock(name, timeout, wait)
 
 
-def _who() -> str:
-    """Who takes a lock: its job and process, for people to read, and a mark that no other holder has."""
+def _who(timeout_ms: int) -> str:
+    """Who takes a lock: its job and process, for people to read, and a mark that no other holder has, which begins with
+    the timeout."""
     run = running.get()
     what = f"process {os.getpid()} on {socket.gethostname()[:100]}"
-    return f"{what if run is None else f'job {run.id}, {what}'} {secrets.token_hex(16)}"
+    return f"{what if run is None else f'job {run.id}, {what}'} {timeout_ms}-{secrets.token_hex(16)}"
+
+
+def _longest(holder: str) -> dt.timedelta:
+    """How long a lock of this holder's lasts at most; for ever, where an older release has not said so."""
+    timeout_ms, dash, _ = holder.rpartition(" ")[2].partition("-")
+    return dt.timedelta(milliseconds=int(timeout_ms)) if dash else dt.timedelta.max
 
 
 @retried
@@ -187,7 +195,10 @@ def _take(key: str, holder: str, timeout_ms: int, *, using: str) -> bool:
     leases = Lease.objects.using(using).filter(name=key)
     if leases.filter(Q(expires_at__lte=now) | Q(holder=holder)).update(holder=holder, expires_at=until):
         return True
-    if leases.exists():
+    if (found := leases.values_list("holder", "expires_at").first()) is not None:
+        (other, end), longest = found, _longest(found[0])
+        if end - now - clock.AHEAD > longest:  # it was taken while the clock was ahead: let it begin now
+            leases.filter(holder=other, expires_at=end).update(expires_at=now + longest)
         return False
     try:
         with atomic(using=using):

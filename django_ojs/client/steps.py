@@ -431,12 +431,23 @@ class StepLog:
             self.add(step, locked=locked)
 
     def postpone(self, step: Step) -> None:
-        """Record that a step has failed and is tried again later."""
+        """Record that a step has failed and is tried again later, or that it rests until later."""
         if step.name in self._known:
             self.must(self.store.replace(step, locked=False))
             self._known[step.name] = step
         else:
             self.add(step)
+
+    def begun(self, step: Step, until: Callable[[dt.datetime], dt.datetime] | None = None) -> Step:
+        """A step that rests, as it is recorded: `until` a time, or as long as it was to when it began. One that was
+        recorded while the clock was ahead begins now, or it would last until the clock is there again."""
+        now = self.now()
+        if step.has_ended or step.due_at is None or step.began_at <= now + clock.AHEAD:
+            return step
+        due_at = now + (step.due_at - step.began_at) if until is None else until(now)
+        step = dataclasses.replace(step, began_at=now, due_at=due_at)
+        self.postpone(step)
+        return step
 
     def note_failure(self, step: Step) -> None:
         """Remember a step whose exception the handler gets. It is recorded with what the handler does next, if that is
@@ -802,6 +813,8 @@ class StepMethods:
             asked = dataclasses.replace(found, event_name=event, event_key=key)
             said = _mismatch(f"the wait {name!r} for the event {_event(asked)}", f"one for the event {_event(found)}")
             raise log.ending(ReplayMismatch(said))
+        else:
+            found = log.begun(found)
         now = log.now()
         if not found.has_ended and found.due_at is not None and found.due_at <= now:
             found = log.time_out(found)
@@ -1073,6 +1086,8 @@ class StepMethods:
             found = log.new(name, Kind.SLEEP)
             found.due_at = until(found.began_at)
             log.add(found)
+        else:
+            found = log.begun(found, until)
         assert found.due_at is not None
         left = (found.due_at - log.now()).total_seconds()
         if left > 0 and log.store.using is not None:

@@ -524,12 +524,34 @@ def _tend(approval_id: uuid.UUID, using: str) -> int:
 
 
 def sweep(*, limit: int = BATCH, using: str | None = None) -> int:
-    """Close open approvals whose jobs have ended in a statement that does not look for any; return how many."""
+    """Close open approvals whose jobs have ended in a statement that does not look for any; return how many. Those that
+    were asked for while the clock was ahead begin now."""
     using = database(using)
+    now = clock.now(using)
+    _set_right(now, using=using)
     live = Job.objects.using(using).filter(pk=OuterRef("job_id"), state__in=_LIVE)
     orphans = Approval.objects.using(using).filter(~Exists(live), state=_OPEN)
     ids = list(orphans.values_list("job_id", flat=True)[:limit])
-    return steps.close_approvals(ids, clock.now(using), ended=True, using=using) if ids else 0
+    return steps.close_approvals(ids, now, ended=True, using=using) if ids else 0
+
+
+@retried
+def _set_right(now: dt.datetime, *, using: str) -> None:
+    """Let the approvals begin now that were asked for while the clock was ahead."""
+    ahead = Approval.objects.using(using).filter(requested_at__gt=now + clock.AHEAD, state=_OPEN)
+    for pk in list(ahead.values_list("pk", flat=True)):
+        with atomic(using=using):
+            found = _locked(pk, using, skip_locked=True)
+            if found is None or found[0].state != _OPEN or found[1] is None:
+                continue
+            approval, by = found[0], found[0].requested_at - now
+            approval.requested_at = now
+            approval.due_at = approval.due_at and approval.due_at - by
+            approval.escalate_at = approval.escalate_at and approval.escalate_at - by
+            approval.next_at = _next(approval)
+            approval.save(using=using)
+            waits = JobStep.objects.using(using).filter(job_id=approval.job_id, ended_at=None, event_name=EVENT)
+            waits.filter(event_key=str(pk)).update(began_at=now, due_at=approval.due_at)
 
 
 def prune(now: dt.datetime, batch: int, using: str) -> int:

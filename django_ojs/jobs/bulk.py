@@ -72,6 +72,8 @@ PURGE_HISTORY, MOST_EVENTS = "purge_history", 100_000
 MANY = 2**62
 #: An action that has a rate does a batch about so often.
 GAP = dt.timedelta(seconds=5)
+#: Behind a batch of one job, by the lowest rate.
+LONGEST_GAP = dt.timedelta(minutes=1)
 
 #: Reads a rate. Raises `InvalidRequest` with the path of one that cannot be.
 rate = integer(1, MAX_PER_MINUTE)
@@ -556,7 +558,8 @@ def advance_action(*, using: str | None = None) -> bool:
 @retried
 def _advance(begun: list[int], *, using: str) -> bool:
     now = clock.now(using)
-    due = Q(next_at=None) | Q(next_at__lte=now)
+    # Beyond the longest pause: noted while the clock was ahead.
+    due = Q(next_at=None) | Q(next_at__lte=now) | Q(next_at__gt=now + LONGEST_GAP + clock.AHEAD)
     actions = BulkAction.objects.using(using).filter(due, state=BulkAction.State.RUNNING).order_by("tries", "pk")
     if not actions.exists():
         return False
@@ -600,7 +603,9 @@ def _pace(action: BulkAction, done: int, now: dt.datetime) -> None:
     """Note when the next batch of an action with a rate may come. What came too late is not made up for."""
     if action.per_minute:
         pause = dt.timedelta(minutes=done / action.per_minute)
-        last = action.next_at if action.next_at is not None and now - action.next_at < GAP else now
+        last = action.next_at
+        if last is None or not dt.timedelta() <= now - last < GAP:
+            last = now
         action.next_at = last + pause
 
 

@@ -51,7 +51,8 @@ def follow_up(*, limit: int = 100, using: str | None = None) -> int:
     using = database(using)
     now = clock.now(using)
     ended = Job.objects.filter(pk=OuterRef("job_id"), state__in=states.ordered(states.TERMINAL))
-    due = _registered(using).filter(Q(due_at=None) | Q(due_at__lte=now))
+    ahead = Q(due_at__gt=now + _LATER + clock.AHEAD)  # it was refused while the clock was
+    due = _registered(using).filter(Q(due_at=None) | Q(due_at__lte=now) | ahead)
     # Looked up for each step: as EXISTS it may become a join with all jobs.
     due = due.alias(ended=Subquery(ended.values("pk")[:1])).filter(ended__isnull=False)
     ids = list(due.order_by("job_id").values_list("job_id", flat=True).distinct()[:limit])

@@ -529,10 +529,9 @@ class Store:
             params += job_types
         if shut := [(key, policy) for key, policy, job_type in without if not job_type]:
             # Numbers that name a key are of that key alone, and a condition for each pair would be too many for SQLite.
-            keys, policies = zip(*shut, strict=True)
-            marks = ", ".join(["%s"] * len(shut))
-            narrowed += f" AND NOT (rate_key IN ({marks}) AND rate_limit IN ({marks}))"
-            params += [*keys, *policies]
+            (keys, of_keys), (policies, of_policies) = map(self.listed, zip(*shut, strict=True))
+            narrowed += f" AND NOT (rate_key IN ({keys}) AND rate_limit IN ({policies}))"
+            params += [*of_keys, *of_policies]
         identity: Any = Job._meta.pk
         for test, ids in (("NOT IN", choice.except_ids), ("IN", choice.only or ())):
             if ids:
@@ -550,6 +549,10 @@ class Store:
             )
             found = cursor.fetchall()
         return [(pk if isinstance(pk, uuid.UUID) else uuid.UUID(str(pk)), *rest) for pk, *rest in found]
+
+    def listed(self, texts: Sequence[str]) -> tuple[str, list[Any]]:
+        """What stands between the brackets of an IN for any number of texts, and its parameters."""
+        return ", ".join(["%s"] * len(texts)), [*texts]
 
     def update_jobs(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> None:
         """Write `columns` of locked rows back, in one statement that still names the state they must be in; in more

@@ -154,6 +154,7 @@ class Claimer(Service):
         self._left = max_jobs
         self._until_empty = until_empty
         self._unsure = False
+        self._looked: Sequence[str] = ()  #: the queues of the last look
         self._told = False  #: whether there is a reason to think that a job waits
 
     def wake(self) -> None:
@@ -242,6 +243,7 @@ class Claimer(Service):
             if strays:
                 logger.warning("Handed back %s whose claim went unanswered.", jobs(len(strays)))
             self._unsure = False
+        self._looked = self._queues.current()
         # With nothing to do it claims in vain at times, so that the claim of the next job does not wait for a plan.
         optimistic = self._told or store_of(self._using).needs_warmup()
         urgent = self._told and not self._pool.active()
@@ -264,7 +266,7 @@ class Claimer(Service):
 
     def _fetch_some(self, count: int, types: Sequence[str], **how: Any) -> list[JobRow]:
         wanted = Fetch(
-            self._queues.current(), count, self._worker_id, types=types, check_worker=False,
+            self._looked, count, self._worker_id, types=types, check_worker=False,
             fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000, columns=CONTEXT_COLUMNS, raw=True,
             except_ids=self._pool.not_to_claim(), **how,
         )  # fmt: skip
@@ -275,11 +277,21 @@ class Claimer(Service):
             self._lifecycle.give(Order.RECYCLE, "all the jobs it was to run have been claimed")
             self.stopping.set()
         elif self._until_empty and was_idle and not found:
+            if self._has_new_queues():
+                self._waker.wake()  # to look there at once
+                return
             self._suspects.start()
             if self._suspects.claiming and not self._suspects.only:
                 return  # those are left
             self._lifecycle.give(Order.STOP, "no job is left")
             self.stopping.set()
+
+    def _has_new_queues(self) -> bool:
+        """Whether there are queues that the last look did not know: what has just ended may have enqueued into one."""
+        try:
+            return not set(self._looked).issuperset(persist(self._queues.refresh, self._using, self.stopping))
+        except GaveUp:
+            return False
 
 
 def _one_of_few(count: int) -> int:

@@ -78,6 +78,28 @@ def test_a_holder_that_dies_loses_it_and_one_that_lives_extends_it(
     alive.release()
 
 
+def test_one_that_was_taken_while_the_clock_was_ahead_lasts_as_long_as_it_was_to(frozen_clock: FrozenClock) -> None:
+    """If its holder died, it lasted until the clock was there again."""
+    start = clock.now()
+    clock.advance(days=1)
+    dead, alive = lock("dead", timeout="10m"), lock("alive", timeout="10m")
+    assert dead.acquire()
+    assert alive.acquire()
+    clock.freeze(start)
+    for name in ("dead", "alive"):
+        assert not lock(name, timeout="1h").acquire()
+    clock.advance(minutes=9)
+    assert alive.extend()
+    clock.advance(minutes=1)
+    assert lock("dead", timeout=1).acquire()
+    assert not lock("alive", timeout=1).acquire()
+    alive.release()
+    Lease.objects.create(name=lock("old", timeout=1)._key, holder="process 7 on old 123abc", expires_at=start)
+    Lease.objects.update(expires_at=clock.now() + dt.timedelta(days=1))
+    assert not lock("old", timeout=1).acquire(), "an older release has not said how long"
+    assert Lease.objects.filter(expires_at=clock.now() + dt.timedelta(days=1)).exists()
+
+
 def test_who_waits_gets_it_when_it_is_given_back() -> None:
     order: list[str] = []
     waits = threading.Event()

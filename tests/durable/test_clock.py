@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.db import connection
 
 from django_ojs import ApprovalTimeout, EventTimeout, JobContext, clock, job
+from django_ojs.client.options import milliseconds
+from django_ojs.jobs import approvals
+from django_ojs.jobs.promote import run_now
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import registry
+from django_ojs.scheduler.scheduler import SetRight
 from django_ojs.testing.storedjobs import WorkerJobs
 from django_ojs.testing.storedjobs import worker as stored
 from tests.operations.test_clock_steps import Host, host
@@ -67,3 +72,36 @@ def test_a_durable_job_rests_as_long_as_it_should(
     assert len(jobs.tick("59m")) == 0
     assert jobs.tick("2m").completed == 1
     assert abs(dt.datetime.fromisoformat(str(handle.refresh().result)) - start) < NEARLY
+
+
+def until_noon(context: JobContext) -> None:
+    context.sleep_until(NOON)
+
+
+NOON = dt.datetime(2026, 1, 17, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("rest, left", [(sleep, "1h"), (wait, "1h"), (ask, "1h"), (until_noon, "48h")])
+def test_a_rest_that_began_while_the_clock_was_ahead_begins_anew(
+    jobs: WorkerJobs, frozen_clock: Any, rest: Callable[[JobContext], None], left: str
+) -> None:
+    """It lasted until the clock was there again. What the handler has named itself stays."""
+
+    @job("clock.ahead", durable=True)
+    def handler(context: JobContext) -> None:
+        rest(context)
+
+    start = frozen_clock.now
+    frozen_clock.advance(days=1)
+    handle = handler.enqueue()
+    jobs.drain()
+    frozen_clock.move_to(start)
+    SetRight().run_once("default")
+    approvals.sweep()
+    assert run_now([handle.id])
+    jobs.drain()
+    assert Job.objects.get(pk=handle.id).state == "retryable"
+    assert len(jobs.tick("59m")) == 0
+    frozen_clock.advance(milliseconds=milliseconds(left, "left") - 59 * 60_000 - 2000)
+    assert len(jobs.drain()) == 0
+    assert jobs.tick("3s").completed == 1

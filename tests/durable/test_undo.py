@@ -403,6 +403,17 @@ def test_a_job_that_cannot_be_undone_yet_is_not_deleted(jobs: WorkerJobs, unseen
     assert done == UNDONE
 
 
+def test_what_was_refused_while_the_clock_was_ahead_is_tried_again(jobs: WorkerJobs, unseen: Any) -> None:
+    configure("default", {"allowed_job_types": ["other.*"]})
+    forget()
+    clock.freeze(NOW + dt.timedelta(days=1))
+    assert compensations.follow_up() == 0
+    configure("default", {"allowed_job_types": None})
+    forget()
+    clock.freeze(NOW)
+    assert compensations.follow_up() == 1
+
+
 def _clear(job_id: uuid.UUID) -> Any:
     return checkpoints.clear(job_id, with_steps=True)
 

@@ -269,6 +269,18 @@ def test_what_could_not_be_done_in_time_is_not_made_up_for(frozen_clock: Any) ->
     assert finish() == 1, "which is made up for, or the rate would not be reached"
 
 
+def test_a_clock_that_was_ahead_keeps_none_waiting_until_it_is_there_again(frozen_clock: Any) -> None:
+    ids, start = dead(6), frozen_clock.now
+    started(per_minute=1)
+    frozen_clock.advance(days=1)
+    finish()
+    frozen_clock.move_to(start)
+    for done in (2, 3):
+        assert finish() == 1
+        assert states(ids).count("available") == done
+        frozen_clock.advance(seconds=61)
+
+
 @pytest.mark.parametrize("per_minute", [0, -1, 100_001, 1.5, "50", True])
 def test_a_rate_that_cannot_be(per_minute: Any) -> None:
     dead(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sqlite3
 from typing import Any
 
 import pytest
@@ -132,6 +133,19 @@ class TestConcurrency:
         assert len(claim(1000)) + len(claim(1000)) == 1100
         free = make()
         assert [*claim(), *claim()] == free
+
+    @pytest.mark.skipif(connection.vendor != "sqlite", reason="It is SQLite that limits its parameters.")
+    def test_more_shut_keys_than_a_statement_takes_parameters_are_not_too_many(self) -> None:
+        """SQLite takes 32,766 where it is built as it comes, and a claim of 450 jobs looks at more than 16,000 keys."""
+        limits = [{"key": f"k{number}", "concurrency": 1} for number in range(600)]
+        push([{"type": "a.b", "args": [], "queue": "q", "rate_limit": limit} for limit in limits * 2])
+        assert len(claim(1000)) == 600
+        free = make()
+        most = connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 1100)
+        try:
+            assert claim(1) == free
+        finally:
+            connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
 
     def test_an_operators_zero_stops_a_key(self) -> None:
         make(1, rate_limit={"key": "k", "concurrency": 1})

@@ -206,6 +206,21 @@ def test_a_job_enqueued_by_a_job_is_run_before_until_empty_ends(drain: Drain) ->
     assert Job.objects.filter(state="completed").count() == 6
 
 
+def test_until_empty_finds_a_job_in_a_queue_that_is_new(drain: Drain) -> None:
+    """A worker of all queues knows them by a look that is up to a second old."""
+
+    @job("new.leaf")
+    def leaf() -> None: ...
+
+    @job("new.root")
+    def root() -> None:
+        leaf.options(queue="quite-new").enqueue()
+
+    root.enqueue()
+    drain()
+    assert Job.objects.filter(state="completed").count() == 2
+
+
 def test_concurrency_is_a_limit(drain: Drain) -> None:
     lock, running, most = threading.Lock(), 0, 0
     three = threading.Barrier(3)
