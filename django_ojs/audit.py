@@ -9,15 +9,20 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import getpass
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from django_ojs import clock
+from django_ojs import clock, tenants
 from django_ojs.database import atomic, database, retried
 from django_ojs.models import AuditEntry
 from django_ojs.rules.names import storable
 
 T = TypeVar("T")
+#: Entries of acts that change nothing, such as refused calls, that a process writes of one actor in a minute: each user
+#: of the site could fill the log. And the actors whose entries are counted at a time.
+MOST_NOTES, MINUTE, _MOST_ACTORS = 60, 60.0, 10_000
 _LENGTHS = {"actor": 255, "action": 64, "target_type": 32, "target": 512, "source_ip": 64, "request_id": 128}
 
 
@@ -63,6 +68,58 @@ def append(acts: list[Act], using: str) -> None:
     if acts:
         now = clock.now(using)
         AuditEntry.objects.using(using).bulk_create([_row(act, now) for act in acts])
+
+
+def note(act: Act, *, using: str | None = None) -> None:
+    """Write the entry of an act that changes nothing. Beyond `MOST_NOTES` of one actor in a minute there is none, and
+    the next one says how many were left out."""
+    using = database(using)
+    left_out = _notes.left_out((tenants.scope(using), act.actor))
+    if left_out is not None:
+        act.detail |= {"left_out": left_out} if left_out else {}
+        perform(lambda: None, act, using=using)
+
+
+@dataclasses.dataclass(slots=True)
+class _Count:
+    """The entries of an actor in the minute that `began` then (by `time.monotonic`)."""
+
+    began: float
+    written: int = 0
+    left_out: int = 0  #: since the last one that was written
+
+
+class _Notes:
+    def __init__(self) -> None:
+        self._counts: dict[Hashable, _Count] = {}
+        self._lock = threading.Lock()
+
+    def left_out(self, actor: Hashable) -> int | None:
+        """How many entries were left out before this one; None where this one is to be left out, too."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._counts) >= _MOST_ACTORS:
+                self._counts.clear()
+            count = self._counts.setdefault(actor, _Count(now))
+            if now - count.began >= MINUTE:
+                count.began, count.written = now, 0
+            if count.written >= MOST_NOTES:
+                count.left_out += 1
+                return None
+            count.written += 1
+            left_out, count.left_out = count.left_out, 0
+            return left_out
+
+    def forget(self) -> None:
+        self._counts.clear()
+
+
+_notes = _Notes()
+
+
+def forget() -> None:
+    """As if nothing had been noted, as tests begin."""
+    _notes.forget()
 
 
 def name_targets(act: Act, done: Sequence[object], matched: int) -> None:

@@ -389,7 +389,7 @@ def _note(entry: Act, refused: str = "") -> None:
     """Write the entry of a use of a link that decides nothing."""
     if refused:
         entry.outcome, entry.detail["error"] = AuditEntry.Outcome.DENIED.value, refused
-    audit.perform(lambda: None, entry)
+    audit.note(entry)
 
 
 def _may_decide(request: HttpRequest, approval: Approval) -> bool:

@@ -1,7 +1,7 @@
 """Write operators' calls into the audit log, where their `@operation` has a name for it.
 
 The entry is written in the transaction of the change. A call that is refused for lack of rights has an entry of its
-own, if its caller is known: strangers could fill the log.
+own, if its caller is known: strangers could fill the log. Of one caller there are not more than `audit.MOST_NOTES`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import audit
-from django_ojs.database import atomic, database
 from django_ojs.errors import PermissionDenied
 from django_ojs.guard import get_logger
 from django_ojs.http import fields
@@ -26,6 +25,8 @@ NOTED = ("reason", "strategy", "target_queue", "states", "older_than", "priority
          "rate_limit", "retention", "backpressure", "max_depth", "limit", "period", "enabled", "expression", "cron",
          "timezone", "version", "active")  # fmt: skip
 MAX_AUDIT_REASON = 1000  #: characters
+#: Characters of a text about a refused call, which may have a path of any length.
+MAX_FACT = 512
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -53,11 +54,10 @@ def note_denial(request: Request, request_id: str, error: Exception, action: str
     """Note that a known caller was not allowed to do this. A log that cannot be written changes no answer."""
     if not isinstance(error, PermissionDenied) or request.method in _SAFE or principal(request) == "anonymous":
         return
-    act = entry(request, request_id, action, target, **error.details)
+    facts = {name: fact[:MAX_FACT] if isinstance(fact, str) else fact for name, fact in error.details.items()}
+    act = entry(request, request_id, action, target, **facts)
     act.outcome = "denied"
-    using = database(None)
     try:
-        with atomic(using=using):
-            audit.append([act], using)
+        audit.note(act)
     except Error as failure:
         logger.error("A refused call could not be written to the audit log: %s", failure)

@@ -488,7 +488,7 @@ class ReplayRuleViewSet(OJSViewSet):
         _check_limits(request, rule)
         with contextlib.suppress(NotFound):
             self.get_object()  # a caller may not replace what it may not touch
-        new = replay.put(rule)
+        new = replay.put(dataclasses.replace(rule, limits=permissions.limits(request).to_json()))
         self.act.detail["rule"] = rule.facts()
         return Response(self.represent(rule), status=201 if new else 200)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from django.db import router
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -39,12 +39,16 @@ from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
 from django_ojs.models.fields import any_of
 from django_ojs.models.webhook import parse_public_id
 from django_ojs.rules.faults import shorten
-from django_ojs.webhooks import deliveries, subscriptions
+from django_ojs.webhooks import deliveries, relay, subscriptions
 from django_ojs.webhooks.subscriptions import SubscriptionDefinition, UnreadableSecret
 from django_ojs.webhooks.transport import DeliveryOutcome
 
 #: What it takes a user to have a delivery sent again, and to read what the receiver answered.
 _RETRY = "change_webhookdelivery"
+
+
+#: Deliveries that tell of no queue and no job.
+_OF_NOTHING = (relay.GAP, "webhook.test")
 
 
 class _ListField(serializers.ListField):
@@ -338,7 +342,7 @@ class DeliveryViewSet(_UsersNeedRights):
     def get_queryset(self) -> QuerySet[WebhookDelivery]:
         rows = WebhookDelivery.objects.using(router.db_for_write(Job)).defer("body", "response_body", "attempts")
         if permissions.is_limited(self.request):
-            return rows.filter(subscription_id__in=_visible(self.request).values("pk"))
+            return rows.filter(_shown(self.request), subscription_id__in=_visible(self.request).values("pk"))
         return rows
 
     @operation(scope="read", right="view_webhookdelivery", answer=DeliverySerializer, errors=(404,))
@@ -376,6 +380,8 @@ class DeliveryViewSet(_UsersNeedRights):
         row = deliveries.get(uid)
         if permissions.is_limited(self.request):
             find(self.request, f"sub_{row.subscription_id}")
+            if row.event_type not in _OF_NOTHING:
+                permissions.check_row(self.request, {"queue": row.queue, "type": row.type})
         return row
 
 
@@ -426,6 +432,11 @@ def _visible(request: Request) -> QuerySet[WebhookSubscription]:
         return rows
     few = rows.only("queues", "job_types", "limited")
     return rows.filter(pk__in=[row.pk for row in few if _is_within(request, row)])
+
+
+def _shown(request: Request) -> Q:
+    """The deliveries that the caller may see of a subscription within its limits, which may have been wider before."""
+    return permissions.visible(request) | Q(event_type__in=_OF_NOTHING)
 
 
 def _administers(request: Request) -> bool:

@@ -1,6 +1,6 @@
 """Automatic retries of dead letters by rules (core 11.9): the rules, and the scheduler's passes that follow them.
 
-A rule retries as an operator would (`jobs.retry`), so long after a job's end as it says. Each retry has a row in
+A rule retries as who made it would (`jobs.retry`), so long after a job's end as it says. Each retry has a row in
 `JobReplay`, in the same transaction, and these rows enforce the rule's limit for one job and its limit per minute,
 whichever process leads. The first rule that matches a job and has retries left for it decides; if none has, the job
 stays where it is. Nothing is retried in maintenance mode, nor into a queue that is paused or draining.
@@ -35,6 +35,7 @@ from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
 
 from django_ojs import clock, jsontext
+from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried, unseen
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
@@ -89,7 +90,9 @@ def rules(using: str | None = None) -> list[Rule]:
 
 
 def of_row(row: ReplayRule) -> Rule:
-    return Rule(row.name, row.filter, row.delay_ms, row.max_replays, row.per_minute, row.enabled)
+    return Rule(
+        row.name, row.filter, row.delay_ms, row.max_replays, row.per_minute, row.enabled, limits=row.limits
+    )  # fmt: skip
 
 
 def find(name: str, *, using: str | None = None) -> Rule:
@@ -107,7 +110,7 @@ def put(rule: Rule, *, using: str | None = None) -> bool:
     """
     using = database(using)
     _refuse_fixed(rule.name)
-    values = {name: getattr(rule, name) for name in ("delay_ms", "max_replays", "per_minute", "enabled")}
+    values = {name: getattr(rule, name) for name in ("delay_ms", "max_replays", "per_minute", "enabled", "limits")}
     values |= {"filter": dict(rule.filter), "updated_at": clock.now(using)}
     with atomic(using=using):
         rows = ReplayRule.objects.using(using)
@@ -204,7 +207,7 @@ def _retry(rule: Rule, asked: Sequence[Rule], ids: Sequence[uuid.UUID], *, using
             job_id: RuleReplay(rule.name, counts[job_id][rule.name] + 1, counts[job_id].total() + 1)
             for job_id in chosen
         }
-        outcomes = retry(chosen, replays=replays, using=using)
+        outcomes = retry(chosen, replays=replays, limits=Limits.of_json(rule.limits), using=using)
         done = [job_id for job_id, out in zip(chosen, outcomes, strict=True) if not isinstance(out, OJSError)]
         JobReplay.objects.using(using).bulk_create(
             [JobReplay(job_id=job_id, rule=rule.name, replayed_at=now) for job_id in done]

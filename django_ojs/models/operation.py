@@ -141,6 +141,13 @@ class ReplayRule(OJSModel):
     max_replays = models.PositiveIntegerField(help_text="How often it retries one job.")
     per_minute = models.PositiveIntegerField(help_text="How many jobs it retries in a minute at most.")
     enabled = models.BooleanField(default=True)
+    limits = JSONTextField(
+        default=None,
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="What who made it reaches (access.py); null: everything.",
+    )
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 

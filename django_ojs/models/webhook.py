@@ -91,6 +91,8 @@ class WebhookDelivery(OJSModel):
     event_id = models.CharField(max_length=64)
     event_type = models.CharField(max_length=64)
     subject = NameField(max_length=255)
+    queue = models.CharField(max_length=128, default="", db_default="", help_text="Of the event; empty: none.")
+    type = models.CharField("job type", max_length=255, default="", db_default="")
     body = models.TextField()
     status = models.CharField(max_length=7, choices=Status.choices, default=Status.PENDING)
     held = models.BooleanField(default=False)

@@ -48,6 +48,7 @@ class Rule:
         max_replays: how often the rule retries one job.
         per_minute: how many jobs it retries in a minute at most.
         source: `settings`, or `api` for a rule that an operator made.
+        limits: what who made it reaches, as `access.Limits` stores it; None: everything.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Rule:
     per_minute: int = 60
     enabled: bool = True
     source: str = "api"
+    limits: Mapping[str, Any] | None = None
 
     @property
     def since(self) -> dt.datetime | None:

@@ -301,7 +301,9 @@ def _insert(pairs: Sequence[tuple[Event, _Subscriber]], using: str) -> None:
                 texts[envelope["id"]] = jsontext.dumps(envelope)
             postponed = key in busy
             busy.add(key)
-            rows.append(_delivery(subscriber.id, envelope, key[1], texts[envelope["id"]], now, postponed=postponed))
+            row = _delivery(subscriber.id, envelope, key[1], texts[envelope["id"]], now, postponed=postponed)
+            row.queue, row.type = event.queue, event.job_type
+            rows.append(row)
     WebhookDelivery.objects.using(using).bulk_create(rows, batch_size=100)
 
 

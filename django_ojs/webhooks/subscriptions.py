@@ -20,9 +20,11 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.mail import EmailMessage
+from django.db.models import Count, Min, Q
 from django.utils.crypto import salted_hmac
 
 from django_ojs import clock, jsontext, spellings, webhooks
+from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound, OJSError, Unsupported
@@ -100,7 +102,8 @@ def update(
     """Change what the definition names. A new secret begins an overlap, as in `rotate`. Raises `NotFound`, and
     `InvalidRequest` for a URL of another server without new values for the headers.
 
-    Switched on again, it gets the events from now on; what happened in between is not made up for.
+    Switched on again, it gets the events from now on; what happened in between is not made up for. A limited one does
+    not get those any more, of deliveries still to come, that a new filter does not let through.
     """
     using = database(using)
     with atomic(using=using):
@@ -120,6 +123,8 @@ def update(
             subscription.limited = limited
         _touch(subscription, now)
         subscription.save(using=using, force_update=True)
+        if subscription.limited and not definition.given.isdisjoint(_FILTER):
+            _cancel_beyond(subscription, now, using)
         if definition.given:
             _record("updated", subscription, now, using, by=by, active=subscription.active)
     return subscription
@@ -147,6 +152,20 @@ def delete(pk: uuid.UUID, *, by: str = "", using: str | None = None) -> WebhookS
         WebhookSubscription.objects.using(using).filter(pk=pk)._raw_delete(using)
         _record("deleted", subscription, clock.now(using), using, by=by, cancelled_deliveries=cancelled)
     return subscription
+
+
+def _cancel_beyond(subscription: WebhookSubscription, now: dt.datetime, using: str) -> None:
+    """Forget the deliveries still to come that the new filter would not have let through: who may change a subscription
+    within its limits may also give it another URL. Of rows of before it is not known."""
+    reach = Limits(*(tuple(found) if found else None for found in (subscription.queues, subscription.job_types)))
+    if reach.unlimited:
+        return
+    rows = WebhookDelivery.objects.using(using)
+    waiting = rows.filter(subscription_id=subscription.pk, status__in=WebhookDelivery.OPEN)
+    waiting.exclude(queue="", type="").exclude(reach.condition())._raw_delete(using)
+    of_subjects = waiting.values("subject").annotate(first=Min("id"), due=Count("pk", filter=Q(held=False)))
+    if firsts := list(of_subjects.filter(due=0).values_list("first", flat=True)):
+        rows.filter(pk__in=firsts).update(held=False, next_attempt_at=now)
 
 
 def lock(pk: uuid.UUID, using: str) -> WebhookSubscription:

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from django_ojs import clock
+from django_ojs import audit, clock
 from django_ojs.events import order
 from django_ojs.http.deadletter import ReplayRuleViewSet
 from django_ojs.jobs import bulk
@@ -608,6 +608,20 @@ class TestAudit:
         error_of(Api().post("/admin/queues/a/pause"), 401, "unauthenticated")
         entry = AuditEntry.objects.get()
         assert (entry.outcome, entry.actor, entry.action) == ("denied", "key:key 0", "queue.pause")
+
+    def test_a_caller_who_may_nothing_cannot_fill_it(self, with_key: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(audit, "MOST_NOTES", 3)
+        eve, ann = with_key("push"), with_key("push")
+        for _ in range(5):
+            error_of(eve.post(f"/admin/queues/{'a' * 4000}/pause"), 403, "permission_denied")
+        error_of(ann.post("/admin/queues/a/pause"), 403, "permission_denied")
+        entries = AuditEntry.objects.order_by("pk")
+        assert list(entries.values_list("actor", flat=True)) == ["key:key 0"] * 3 + ["key:key 1"]
+        assert all(len(json.dumps(entry.detail)) < 2000 for entry in entries)
+        monkeypatch.setattr(audit, "MINUTE", 0.0)
+        for _ in range(2):
+            error_of(eve.post("/admin/queues/a/pause"), 403, "permission_denied")
+        assert [entry.detail.get("left_out") for entry in entries.all()] == [None, None, None, None, 2, None]
 
     def test_no_argument_ever_gets_in(self, api: Api) -> None:
         api.post("/cron", {"name": "n", "cron": "@daily", "type": "a.b", "args": ["s3cret"], "meta": {"k": "s3cret"}})

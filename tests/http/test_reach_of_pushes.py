@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from django_ojs import clock
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.cron import runs, schedules
 from django_ojs.errors import Duplicate, OJSError
-from django_ojs.jobs import push_group
+from django_ojs.jobs import push_group, replay
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail_one
 from django_ojs.jobs.push import push
@@ -245,6 +246,36 @@ def retry_over(door: str, api: Api, job_id: Any) -> Any:
     return api.post(path.format(job_id), body(str(job_id)))
 
 
+def failed_member(beyond: bool, *, other_type: bool = False) -> dict[str, Any]:
+    """The ids of a failed job of a chain, and of one that still runs, by their types. The chain would go on with a job
+    of a queue, or of a type, beyond the key, or with one that meets such a job."""
+    last = {**STEP, "type": "b.run"} if other_type else {**STEP, "queue": "c"}
+    failing = {**STEP, "type": "a.fails", "retry": {"max_attempts": 1}}
+    chain = {"type": "chain", "steps": [failing, last if beyond else document("replace")]}
+    workflow.create({"type": "group", "name": "n", "jobs": [chain, {**STEP, "type": "a.runs"}]})
+    rows = {row["type"]: row["id"] for row in fetch(Fetch(["a"], count=2, worker_id="w"))}
+    fail_one(Failure(rows["a.fails"], {"message": "x", "code": "x"}, "w"))
+    return rows
+
+
+def assert_goes_on_without(rows: dict[str, Any], foreign: Any, beyond: bool) -> None:
+    """The failed job, which was retried, runs alone, or what follows it is refused; then the workflow has failed."""
+    ack_one(Ack(fetch(Fetch(["a"], count=1, worker_id="w"))[0]["id"], None, "w"))
+    assert_untouched(foreign)
+    ack_one(Ack(rows["a.runs"], None, "w"))
+    assert Workflow.objects.get().state == "failed"
+    assert Job.objects.count() == 3
+    step = WorkflowStep.objects.get(job__isnull=False, document__regex='"c"|"b.run"' if beyond else '"unique"')
+    assert (step.error is None) is beyond, "it is never pushed, or its push is refused"
+
+
+def put_rule(api: Api, **more: Any) -> Any:
+    """Make a rule that retries failed jobs, within the limits of most keys here."""
+    body = {"filter": {"queue": "a", "type": "a.fails"}, "delay": "PT1M", **more}
+    path = "/ojs/v1/admin/dead-letter/replay-rules/again"
+    return api.client.generic("PUT", path, json.dumps(body), content_type="application/json")
+
+
 class TestLaterSteps:
     @pytest.mark.parametrize("on_conflict", STRATEGIES)
     def test_a_step_is_pushed_within_the_limits_of_whoever_created_the_workflow(
@@ -334,22 +365,39 @@ class TestLaterSteps:
         self, with_key: Any, foreign: Any, door: str, beyond: bool
     ) -> None:
         """The failed chain would go on with a job of a queue beyond the key, or with one that meets such a job."""
-        failing = {**STEP, "type": "a.fails", "retry": {"max_attempts": 1}}
-        last = {**STEP, "queue": "c"} if beyond else document("replace")
-        chain = {"type": "chain", "steps": [failing, last]}
-        workflow.create({"type": "group", "name": "n", "jobs": [chain, {**STEP, "type": "a.runs"}]})
-        rows = {row["type"]: row["id"] for row in fetch(Fetch(["a"], count=2, worker_id="w"))}
-        fail_one(Failure(rows["a.fails"], {"message": "x", "code": "x"}, "w"))
+        rows = failed_member(beyond)
         created = Workflow.objects.get().created_at
         graphs.shapes({Workflow.objects.get().pk: created}, "default")  # of another process
         assert retry_over(door, with_key("admin", queues=["a"]), rows["a.fails"]).status_code == 200
+        assert_goes_on_without(rows, foreign, beyond)
+
+    @pytest.mark.parametrize("beyond", [True, False])
+    @pytest.mark.parametrize("limits", [{"queues": ["a"]}, {"job_types": ["a.*", "pay.*"]}])
+    def test_nor_does_a_rule_of_a_limited_key_that_retries_one(
+        self, with_key: Any, foreign: Any, frozen_clock: Any, limits: Any, beyond: bool
+    ) -> None:
+        if not beyond and "queues" not in limits:
+            pytest.skip("this key reaches the foreign job")
+        rows = failed_member(beyond, other_type="queues" not in limits)
+        assert put_rule(with_key("admin", **limits)).status_code == 201
+        frozen_clock.advance(seconds=61)
+        assert replay.replay() == 1
+        assert_goes_on_without(rows, foreign, beyond)
+
+    def test_but_one_that_a_caller_without_limits_has_set_anew_does(self, with_key: Any, frozen_clock: Any) -> None:
+        failed_member(True)
+        limited = with_key("admin", queues=["a"])
+        assert put_rule(limited, enabled=False).status_code == 201
+        rule = replay.find("again")
+        replay.put(dataclasses.replace(rule, enabled=True))  # switched on in the admin, it keeps them
+        assert Limits.of_json(replay.find("again").limits) == Limits(queues=("a",))
+        assert put_rule(with_key("admin")).status_code == 200
+        frozen_clock.advance(seconds=61)
+        assert replay.replay() == 1
         ack_one(Ack(fetch(Fetch(["a"], count=1, worker_id="w"))[0]["id"], None, "w"))
-        assert_untouched(foreign)
-        ack_one(Ack(rows["a.runs"], None, "w"))
-        assert Workflow.objects.get().state == "failed"
-        assert Job.objects.count() == 3
-        step = WorkflowStep.objects.get(job__isnull=False, document__contains='"c"' if beyond else '"unique"')
-        assert (step.error is None) is beyond, "it is never pushed, or its push is refused"
+        assert Job.objects.get(queue="c").state == "available"
+        assert put_rule(limited).status_code == 200
+        assert Limits.of_json(replay.find("again").limits) == Limits(queues=("a",))
 
     @pytest.mark.parametrize("limits", [{}, {"queues": ["a", "b", "c"]}])
     def test_a_key_that_reaches_the_whole_workflow_lets_it_go_on_with_the_member(

@@ -136,10 +136,14 @@ def all_rights(but: str = "") -> list[str]:
     return list(found.values_list("codename", flat=True))
 
 
-def sent(client: Client, method: str, to: str, before: set[str]) -> tuple[int, str, bool]:
+def sent(
+    client: Client, method: str, to: str, before: set[str], given: dict[str, Any] | None = None
+) -> tuple[int, str, bool]:
     """The status, where it leads, and whether a row of ours is another than `before`; what was done is undone."""
     with transaction.atomic():
-        given = {"sure": "yes", "post": "yes", "confirm": "1", "priority": "9", "_save": "1", "enabled": "on"}
+        given = given or {
+            "sure": "yes", "post": "yes", "confirm": "1", "priority": "9", "_save": "1", "enabled": "on"
+        }  # fmt: skip
         written = rows.written()
         response = client.post(to, given) if method == "POST" else client.get(to)
         changed = rows.written() != written and rows.snapshot() != before
@@ -202,6 +206,29 @@ def test_each_action_takes_its_permission(world: World, kind: str) -> None:
         assert (status, changed) == (403, False), action
         status, _, _ = sent(login(f"only {action}", *right.split(), f"view_{kind}", "view_job"), "POST", to, before)
         assert status < 400, (action, status)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, actions in ACTIONS.items() if actions])
+def test_each_action_of_a_list_takes_its_permission(world: World, kind: str) -> None:
+    """Also one that the list offers to others, and Django's own."""
+    before, to = rows.snapshot(), address(kind, f"{kind}_changelist", world)
+    model = OURS[kind]
+    for action, right in {**ACTIONS[kind], "delete_selected": f"delete_{kind}"}.items():
+        pks = [str(pk) for pk in model._default_manager.values_list("pk", flat=True)[:50]]
+        given = {"action": action, "_selected_action": pks, "sure": "yes", "post": "yes", "index": "0"}
+        client = login(f"all but {action}", *all_rights(but=right), f"view_{kind}")
+        _, _, changed = sent(client, "POST", to, before, given)
+        assert not changed, action
+    if kind == "job":  # it is what would change something
+        client = login("with the right", "change_job", "view_job")
+        assert sent(client, "POST", to, before, {**given, "action": "cancel_jobs"})[2]
+
+
+def test_no_page_changes_anything_when_it_is_opened(world: World) -> None:
+    """The page of another site may let the browser of an operator open it."""
+    boss, before = login("boss", *all_rights(), "ojs_admin"), rows.snapshot()
+    for name, to in addresses(world):
+        assert not sent(boss, "GET", to, before)[2], name
 
 
 def test_each_page_takes_its_permission(world: World) -> None:

@@ -149,6 +149,7 @@ def owned(names: dict[str, str], queue: str, job_type: str) -> Side:
         limited=True, created_by=f"key:{name}", active=False, created_at=now, updated_at=now,
     )  # fmt: skip
     sent = WebhookDelivery.objects.create(
+        queue=queue, type=job_type,
         subscription=hook, event_id="evt_x", event_type="job.completed", subject=side.jobs["completed"], body=secret,
         status="dead", max_attempts=3, created_at=now,
     )  # fmt: skip

@@ -398,6 +398,41 @@ def test_a_limited_key_sees_only_its_deliveries(with_key: Any) -> None:
     error_of(limited.post(f"/webhooks/deliveries/{hidden.public_id}/retry"), 403, "permission_denied")
 
 
+@pytest.mark.parametrize("narrow", [{"queues": ["mail"]}, {"job_types": ["mail.*"]}])
+def test_what_a_subscription_got_before_it_was_narrowed_is_beyond_a_key_of_its_new_filter(
+    with_key: Any, narrow: dict[str, Any]
+) -> None:
+    """Such a key may give it another URL, and have its deliveries sent there."""
+    wide = {name: [*names, "other" if name == "queues" else "other.*"] for name, names in narrow.items()}
+    owner, limited = with_key("admin", **wide), with_key("admin", **narrow)
+    made = created(owner, events=["job.enqueued"])
+    own, other = ({"queue": name, "type": f"{name}.x"} for name in ("mail", "other"))
+    jobs = [enqueue(one["type"], queue=one["queue"]) for one in (own, other, other)]
+    moved = str(jobs[0].id)
+    relayed()
+    ended = WebhookDelivery.objects.filter(subject=str(jobs[1].id))
+    ended.update(status="dead", next_attempt_at=None)
+    # A job that came from beyond: its older delivery is the one that is due, and the other one waits for it.
+    WebhookDelivery.objects.filter(subject=str(jobs[2].id)).update(subject=moved)
+    WebhookDelivery.objects.filter(subject=moved, type="mail.x").update(held=True, next_attempt_at=None)
+    path = f"{SUBSCRIPTIONS}/{made['id']}"
+    error_of(limited.get(path), 403, "permission_denied")
+    assert call(owner, "PATCH", path, {"filter": narrow}).status_code == 200
+    assert limited.get(path).status_code == 200
+    (seen,) = limited.get("/webhooks/deliveries", {"subscription_id": made["id"]}).json()["items"]
+    assert (seen["subject"], seen["held"], seen["status"]) == (moved, False, "pending")
+    assert list(WebhookDelivery.objects.order_by("pk").values_list("type", "status")) == [
+        ("mail.x", "pending"), ("other.x", "dead"),
+    ]  # fmt: skip
+    hidden = f"/webhooks/deliveries/{ended.get().public_id}"
+    error_of(limited.get(hidden), 403, "permission_denied")
+    error_of(limited.post(f"{hidden}/retry"), 403, "permission_denied")
+    assert owner.get(hidden).status_code == 200
+    WebhookDelivery.objects.filter(subject=moved).update(event_type="webhook.test", queue="", type="")
+    (seen,) = limited.get("/webhooks/deliveries").json()["items"]
+    assert limited.get(f"/webhooks/deliveries/{seen['id']}").json()["event_type"] == "webhook.test"
+
+
 def test_workers_of_a_queue_are_news_for_its_subscribers_but_not_for_limited_ones(with_key: Any) -> None:
     from django_ojs.workerregistry.registration import register
 
