@@ -189,7 +189,7 @@ class OJSFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         filters.data = data = request.query_params.copy()
         for name, one in filters.filters.items():
             if isinstance(one, ReaderFilter) and name in data:
-                data[name] = joined(request, name) if isinstance(one, WordsFilter) else given(request, name)
+                data[name] = (joined if isinstance(one, WordsFilter) else given)(request, name) or ""
         if not filters.is_valid():
             name, (error, *_) = next(iter(filters.form.errors.as_data().items()))
             received = (error.params or {}).get("received", request.query_params.get(name, ""))
