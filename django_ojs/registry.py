@@ -31,6 +31,15 @@ def is_coroutine_function(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+def look_like(one: Any, function: Any) -> None:
+    """Let an object take over what a function is called, and what that has been given which is called as nothing of the
+    object."""
+    functools.update_wrapper(one, function, updated=())
+    for name, value in getattr(function, "__dict__", {}).items():
+        if not hasattr(one, name):
+            setattr(one, name, value)
+
+
 class InvalidHandler(ImproperlyConfigured):
     """A function that cannot be the handler of a job type; the message says what to change."""
 

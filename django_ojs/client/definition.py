@@ -64,7 +64,15 @@ from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.faults import or_migrate
 from django_ojs.messages import shown
-from django_ojs.registry import Definition, Fault, InvalidHandler, is_coroutine_function, place_of, registry
+from django_ojs.registry import (
+    Definition,
+    Fault,
+    InvalidHandler,
+    is_coroutine_function,
+    look_like,
+    place_of,
+    registry,
+)
 from django_ojs.rules import names
 from django_ojs.rules.cron import CronSpec
 
@@ -202,14 +210,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         self.type = type
         super().__init__(self, options)
         self.queue: str = options.get("queue", "default")
-        self._look_like(handler)
-
-    def _look_like(self, handler: Callable[..., Any]) -> None:
-        """Take over what the function is called, and what it has been given that is not called as something here."""
-        functools.update_wrapper(self, handler, updated=())
-        for name, value in getattr(handler, "__dict__", {}).items():
-            if not hasattr(self, name):
-                setattr(self, name, value)
+        look_like(self, handler)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the handler here and now. One that takes a context gets it from its caller."""
@@ -255,7 +256,7 @@ class _FaultyDefinition(JobDefinition[..., ..., Any]):
         self.is_async, self.transactional, self.durable = is_coroutine_function(handler), None, None
         self._faults = faults
         Enqueuer.__init__(self, self, {})
-        self._look_like(handler)
+        look_like(self, handler)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise InvalidHandler("\n".join(map(str, self._faults)))

@@ -305,7 +305,7 @@ class JobHandle(Handle):
         from django_ojs.jobs.cancel import cancel_one
 
         self._refuse_in_outbox("cancel")
-        self._row = cancel_one(self.id, reason=reason).row
+        self._row = cancel_one(self.id, reason=reason_text(reason)).row
         return self
 
     def retry(self, *, from_step: str = "") -> JobHandle:
@@ -367,6 +367,13 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
     handle = JobHandle(row, "outbox" if in_outbox else "created" if row["id"] == key else "duplicate")
     handle.outbox_error = error
     return handle
+
+
+def reason_text(reason: object) -> str:
+    """Why something is cancelled. Raises TypeError for what is no text; None says nothing."""
+    if reason is not None and not isinstance(reason, str):
+        raise TypeError(f"reason={shown(reason)}: give a text.")
+    return reason or ""
 
 
 def log_level(level: object) -> int:

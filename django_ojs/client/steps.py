@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID, uuid4
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -42,10 +42,11 @@ from django_ojs.client.durableevents import EventKey
 from django_ojs.client.options import Duration, RetryOptions, attributes, check_json, encode_arguments, milliseconds
 from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
+from django_ojs.database import autocommits
 from django_ojs.errors import InvalidRequest
 from django_ojs.guard import Interrupted, may_fail, release_logging_locks, threaded, uncancelled
 from django_ojs.messages import shown, with_article
-from django_ojs.registry import Definition, is_coroutine_function, unwrapped
+from django_ojs.registry import Definition, is_coroutine_function, look_like, unwrapped
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.approvals import ApprovalDecision, ApprovalRequest
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from django_ojs.client.definition import PreparedJob
 
 P = ParamSpec("P")
+A = ParamSpec("A")
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 R_co = TypeVar("R_co", covariant=True)
@@ -241,13 +243,19 @@ class StepLog:
         self.ended_by: BaseException | None = None
         self.endings: list[BaseException] = []  #: all that steps have raised to end this run, in whatever branch of it
         self.running: set[asyncio.Future[None]] = set()  #: for each step that an asynchronous handler is doing
+        self.beginning: set[asyncio.Future[None]] = set()  #: of those, for each that is about to wait for something
         self.is_over = False  #: the handler has ended
         self.is_replayed = False  #: what undoes the job is known, and is called
         self._loaded = False
+        self._began = clock.now()
+
+    def forget_order(self) -> None:
+        """The handler is asynchronous, and may do several steps at once."""
+        self._thread = self._handler = None
 
     def load(self) -> None:
         """Read what is recorded. Raises `Suspended` where workers with older code are to finish the job."""
-        steps = self.store.load()
+        steps, self._began = self.store.load(), self.now()
         if self.undoes:
             self._known, self._thread, self._loaded = {step.name: step for step in steps}, None, True
             return
@@ -299,6 +307,7 @@ class StepLog:
         inside = name + INSIDE
         with self._lock:
             self._asked = {asked for asked in self._asked if not asked.startswith(inside)}
+            self._failed = [step for step in self._failed if not step.name.startswith(inside)]
             self._counts = {kind: count for kind, count in self._counts.items() if not kind.startswith(inside)}
 
     def ask(self, name: str, kind: Kind) -> Step | None:
@@ -351,7 +360,8 @@ class StepLog:
             failed, self._failed = self._failed, []
         for one in failed:
             if one.name not in self._known:
-                self.must(self.store.record(one, locked=False))
+                with contextlib.suppress(StepExists):  # its record was stored, and that was not heard of
+                    self.must(self.store.record(one, locked=False))
                 self._known[one.name] = one
 
     def wait(self, step: Step) -> Step:
@@ -449,10 +459,38 @@ class StepLog:
         self.postpone(step)
         return step
 
-    def note_failure(self, step: Step) -> None:
+    def wait_for_try(self, found: Step | None, now: dt.datetime) -> None:
+        """Raise `Suspended` where the pause before the next try of a step goes on, and the job was woken for something
+        else that the handler waits for meanwhile. One that began while the clock was ahead is over."""
+        if self._handler is not None or found is None or found.due_at is None:
+            return
+        if found.due_at > now and found.began_at <= now + clock.AHEAD:
+            raise self.ending(Suspended(_left(found.due_at, now)))
+
+    def of_all_branches(self, end: Suspended) -> Suspended:
+        """This end of a run with all else that is recorded as waiting, where the handler is asynchronous."""
+        if self._handler is not None:
+            return end
+        now, delays, waits = clock.now(), [end.delay_ms], [*end.waits]  # here on the loop, which asks no database
+        delays += [other.delay_ms for other in self.endings if isinstance(other, Suspended)]
+        for step in self._known.values():
+            if step.has_ended or step.kind == Kind.UNDO:
+                continue
+            if step.due_at is not None and step.due_at > self._began:  # else this run has seen that the time is over
+                delays.append(_left(step.due_at, now))
+            if step.event_name is not None and step.name not in waits:
+                waits.append(step.name)
+        return Suspended(min(delays), tuple(waits))
+
+    def note_failure(self, name: str, error: Exception, before: Step | None) -> None:
         """Remember a step whose exception the handler gets. It is recorded with what the handler does next, if that is
-        another step."""
+        another step. `before`: what is recorded of it already."""
+        step = failed_step(self, name, error)
         with self._lock:
+            if before is None:
+                self._known.pop(name, None)  # a commit that has failed
+            else:
+                self._known[name] = before
             self._failed.append(step)
 
     def reload(self, name: str) -> Step | None:
@@ -616,24 +654,41 @@ class StepMethods:
         return result
 
     @contextlib.contextmanager
-    def _in_flight(self) -> Iterator[None]:
+    def _in_flight(self) -> Iterator[asyncio.Future[None]]:
         """A block in which a step of an asynchronous handler is done, maybe beside others."""
         if self._steps.is_over:
             raise StepBoundary
         running, ended = self._steps.running, asyncio.get_running_loop().create_future()
         running.add(ended)
         try:
-            yield
+            yield ended
         finally:
             running.discard(ended)
             ended.set_result(None)
 
+    async def _waiting(self, wait: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """What `wait` returns. It is recorded whichever other branch of the handler has ended that meanwhile: what it
+        waits for wakes the job, too."""
+        with self._in_flight() as ended:
+            self._steps.beginning.add(ended)
+            try:
+                return await uncancelled(functools.partial(wait, *args, **kwargs))
+            finally:
+                self._steps.beginning.discard(ended)
+
     async def settle(self) -> None:
         """For the worker, when an asynchronous handler has ended: let no step begin any more, and wait for those that
         are being done. Otherwise what they did would not be recorded, and would be done again."""
+        if self._steps.beginning:
+            await asyncio.wait(self._steps.beginning)
         self._steps.is_over = True
         while running := self._steps.running:
             await asyncio.wait(running)
+
+    def may_do_steps_at_once(self) -> None:
+        """For the worker, where a handler that looked synchronous has returned what is to be awaited."""
+        if self._step_log is not None:
+            self._step_log.forget_order()
 
     # What undoes it
 
@@ -708,6 +763,7 @@ class StepMethods:
                 "undone: its code has changed, or does not do the same each time. Correct it and retry this job."
             )
         log.is_replayed = True
+        named = {entry.name for entry in entries}
         for entry in entries:
             self._ready()
             if entry.name in log.calls:
@@ -716,7 +772,9 @@ class StepMethods:
                 kept = stepvalues.decode(entry.result or "null")
                 function = import_string(kept["function"])
                 partial = functools.partial(_plain(function), *kept["args"], **kept["kwargs"])
-            yield _Call(self, UNDOING + entry.name.removeprefix(RESERVED), function, None, None), partial
+            short = entry.name.removeprefix(RESERVED)
+            called = entry.name if short != entry.name and short in named else short  # one has the name by itself
+            yield _Call(self, UNDOING + called, function, None, None), partial
 
     # What differs each time
 
@@ -733,11 +791,14 @@ class StepMethods:
 
     def random(self, size: int = 16) -> str:
         """So many random bytes, from 1 to 65,536, as hexadecimal text, fit for a secret: the same in all runs of the
-        job."""
+        job. Raises ReplayMismatch where an earlier run has asked for another number of them."""
         given: Any = size
         if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MAX_RANDOM:
             raise ValueError(f"size={shown(given)}: give a number of bytes from 1 to {MAX_RANDOM:,}.")
         value: str = self._once("random", Kind.RANDOM, functools.partial(secrets.token_hex, size))
+        if isinstance(value, str) and len(value) != 2 * size:
+            said = _mismatch(f"a random value of {size} bytes", f"one of {len(value) // 2}")
+            raise self._steps.ending(ReplayMismatch(said))
         return value
 
     async def anow(self) -> dt.datetime:
@@ -774,11 +835,11 @@ class StepMethods:
 
     async def asleep(self, length: Duration, *, name: str = "") -> None:
         """`sleep` of an asynchronous handler."""
-        await sync_to_async(self.sleep)(length, name=name)
+        await self._waiting(self.sleep, length, name=name)
 
     async def asleep_until(self, instant: dt.datetime, *, name: str = "") -> None:
         """`sleep_until` of an asynchronous handler."""
-        await sync_to_async(self.sleep_until)(instant, name=name)
+        await self._waiting(self.sleep_until, instant, name=name)
 
     # Events
 
@@ -828,7 +889,7 @@ class StepMethods:
         self, event: str, /, *, key: EventKey = "", timeout: Duration | None = None, name: str = "",  # noqa: ASYNC109
     ) -> Any:  # fmt: skip
         """`wait_for_event` of an asynchronous handler."""
-        return await sync_to_async(self.wait_for_event)(event, key=key, timeout=timeout, name=name)
+        return await self._waiting(self.wait_for_event, event, key=key, timeout=timeout, name=name)
 
     def emit(self, event: str, key: EventKey = "", payload: Any = None) -> None:
         """For tests of a handler with `job_context()`: let `wait_for_event` find this event.
@@ -839,7 +900,7 @@ class StepMethods:
         if not isinstance(store, MemorySteps):
             raise StepError(
                 "context.emit is for tests with job_context(): use "
-                'context.step_transaction("NAME", django_ojs.emit_event, "EVENT", "KEY", payload) here.'
+                'context.step_transaction("NAME", lambda: django_ojs.emit_event("EVENT", "KEY", payload).is_new) here.'
             )
         key = durableevents.text_of(key)
         _check_event("name", event)
@@ -907,15 +968,15 @@ class StepMethods:
 
     async def arun(self, job: PreparedJob, /, *, name: str = "", cancel_with_parent: bool = True) -> Any:
         """`run` of an asynchronous handler."""
-        return await sync_to_async(self.run)(job, name=name, cancel_with_parent=cancel_with_parent)
+        return await self._waiting(self.run, job, name=name, cancel_with_parent=cancel_with_parent)
 
     async def arun_all(
         self, jobs: Sequence[PreparedJob], /, *, limit: int | None = None, raise_errors: bool = True, name: str = "",
         cancel_with_parent: bool = True,
     ) -> list[Any]:  # fmt: skip
         """`run_all` of an asynchronous handler."""
-        return await sync_to_async(self.run_all)(
-            jobs, limit=limit, raise_errors=raise_errors, name=name, cancel_with_parent=cancel_with_parent
+        return await self._waiting(
+            self.run_all, jobs, limit=limit, raise_errors=raise_errors, name=name, cancel_with_parent=cancel_with_parent
         )
 
     # People
@@ -976,9 +1037,9 @@ class StepMethods:
         escalate_after: Duration | None = None, escalate_to: Iterable[Any] = (),
     ) -> ApprovalDecision:  # fmt: skip
         """`wait_for_approval` of an asynchronous handler."""
-        return await sync_to_async(self.wait_for_approval)(
-            name, title=title, details=details, assignees=assignees, form=form, timeout=timeout, default=default,
-            escalate_after=escalate_after, escalate_to=escalate_to,
+        return await self._waiting(
+            self.wait_for_approval, name, title=title, details=details, assignees=assignees, form=form,
+            timeout=timeout, default=default, escalate_after=escalate_after, escalate_to=escalate_to,
         )  # fmt: skip
 
     def approve(self, name: str, *, approved: bool = True, comment: str = "", data: Any = None, by: str = "") -> None:
@@ -1036,6 +1097,11 @@ class StepMethods:
     def endings(self) -> Sequence[BaseException]:
         """For the worker: all that steps have raised to end this run, also in branches that the handler gave up."""
         return () if self._step_log is None else self._step_log.endings
+
+    def of_all_branches(self, end: Suspended) -> Suspended:
+        """For the worker: what a run ends with that has raised this, where the handler may have several branches. What
+        any of them waits for wakes the job, whichever has ended the run."""
+        return end if self._step_log is None else self._step_log.of_all_branches(end)
 
     def record_steps(self, log: StepLog, definition: Definition | None = None) -> None:
         """For the worker and for tests: let the steps of this handler be recorded there."""
@@ -1101,6 +1167,11 @@ class StepMethods:
             time.sleep(min(left, 0.2))
 
 
+def _left(until: dt.datetime, now: dt.datetime) -> int:
+    """Milliseconds, at least one."""
+    return max(1, -(-(until - now) // dt.timedelta(milliseconds=1)))
+
+
 class _Pause(NamedTuple):
     """What a step comes to that has failed and is tried again in this run."""
 
@@ -1127,6 +1198,7 @@ class _Call:
         if not self.has_ended:
             _refuse_inside_transaction(log, self.name)
             self._step = log.new(self.name, Kind.CALL, tries=self._found.tries + 1 if self._found else 1)
+            log.wait_for_try(self._found, self._step.began_at)
 
     def value(self) -> Any:
         """The result that is recorded."""
@@ -1136,23 +1208,30 @@ class _Call:
     def succeeded(self, value: Any) -> Any:
         """Record the result, and return it as it is kept."""
         step = self._step
-        step.result, step.error, step.due_at = stepvalues.encode(value, self.name), None, None
-        step.ended_at = self._log.now()
         try:
+            step.result, step.error, step.due_at = stepvalues.encode(value, self.name), None, None
+            step.ended_at = self._log.now()
             self._log.finish(step)
         except StepExists:  # a run that had lost the job recorded the step after this one had looked
             found = self._log.reload(self.name)
             if found is None or not found.has_ended:
                 raise
             return stepvalues.decode(found.result or "null")
+        except Exception as error:
+            self._log.note_failure(self.name, error, self._found)
+            raise
         return value if type(value) in stepvalues.SCALARS else stepvalues.decode(step.result)
 
     def failed(self, error: Exception) -> _Pause | None:
         """The pause before the next try; None: there is none. Raises `Suspended` where that is long."""
         step, policy, said = self._step, self._policy, errorobjects.from_exception(error)
         step.error = _brief(said)
-        if policy is None or retrypolicy.decide(policy, said, step.tries) != retrypolicy.FailureOutcome.RETRY:
-            self._log.note_failure(failed_step(self._log, self.name, error))
+        ends = policy is None or isinstance(error, _NEVER_TRIED_AGAIN)
+        if ends or retrypolicy.decide(policy, said, step.tries) != retrypolicy.FailureOutcome.RETRY:
+            if self._found is None:
+                self._log.note_failure(self.name, error, None)
+            else:
+                self._log.postpone(failed_step(self._log, self.name, error))
             return None
         delay = retrypolicy.backoff_ms(policy, step.tries)
         here = self._log.store.using is None or (delay <= LONGEST_PAUSE * 1000 and clock.override() is None)
@@ -1170,8 +1249,6 @@ class _Call:
         try:
             with self._inside():
                 value = self.limited(function)
-        except _NEVER_TRIED_AGAIN:
-            raise
         except Exception as error:
             if (pause := self.failed(error)) is None:
                 raise
@@ -1183,8 +1260,6 @@ class _Call:
         try:
             with self._inside():
                 value = await self.alimited(function)
-        except _NEVER_TRIED_AGAIN:
-            raise
         except Exception as error:
             if (pause := await sync_to_async(self.failed)(error)) is None:
                 raise
@@ -1205,6 +1280,7 @@ class _Call:
         if self._seconds is None:
             return call()
         alarm = _Alarm(self._seconds)
+        token = _alarm.set(alarm)
         try:
             with alarm:
                 return call()
@@ -1218,6 +1294,8 @@ class _Call:
             if self._context._cancelled:  # the worker's own interruption may have been lost to this one
                 raise Interrupted from None
             raise self._late() from None
+        finally:  # here, because the alarm may strike in its own `__exit__`
+            _alarm.reset(token)
 
     async def alimited(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the coroutine of the call returns. Raises `StepTimeout` where it takes too long."""
@@ -1307,14 +1385,12 @@ class _Alarm:
 
     def __enter__(self) -> None:
         self._inside = True
-        self._token = _alarm.set(self)
         self._timer.start()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         with self._lock:
             self._inside = False
         self._timer.cancel()
-        _alarm.reset(self._token)
         if self._rang:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
             if kind is not _TimeIsUp and self.is_inside_one_that_rang:  # that may have been taken back with it
@@ -1361,36 +1437,43 @@ class StepTransaction:
             transaction.set_rollback(True, using=using)
             self._block.__exit__(None, None, None)
             return isinstance(error, Error)
-        if error is not None:
-            self._block.__exit__(kind, error, trace)
-            if isinstance(error, Exception):
-                self._log.note_failure(failed_step(self._log, self.name, error))
-            return False
+        try:
+            if error is None:
+                self._end()
+            else:
+                self._block.__exit__(kind, error, trace)
+        except Exception as failure:  # of the record, or of the commit
+            self._log.note_failure(self.name, failure, self._found)
+            raise
+        if isinstance(error, Exception):
+            self._log.note_failure(self.name, error, self._found)
+        return False
+
+    def _end(self) -> None:
+        """Record the step, and commit."""
         try:
             step = self._log.new(self.name, Kind.CALL, result=stepvalues.encode(self.result, self.name))
             step.began_at, step.ended_at = self._began, self._log.now()
             self._log.finish(step, locked=True)
             self.result = stepvalues.decode(step.result or "null")
         except StepExists:
-            transaction.set_rollback(True, using=using)
+            transaction.set_rollback(True, using=self._log.store.using)
             self._block.__exit__(None, None, None)
             found = self._log.reload(self.name)
             if found is None or not found.has_ended:
                 raise
             self.result, self.is_new = stepvalues.decode(found.result or "null"), False
-            return False
         except BaseException:
             self._block.__exit__(*sys.exc_info())
             raise
-        self._block.__exit__(None, None, None)
-        return False
+        else:
+            self._block.__exit__(None, None, None)
 
 
 def _suspended(step: Step, now: dt.datetime) -> Suspended:
     """What a handler ends with that waits for this step: until its time is over or, without a time, until it is given
     what it waits for."""
-    left = (step.due_at or END_OF_TIME) - now
-    return Suspended(max(1, -(-left // dt.timedelta(milliseconds=1))), (step.name,))
+    return Suspended(_left(step.due_at or END_OF_TIME, now), (step.name,))
 
 
 def _checked_name(name: str, prefix: str = "") -> str:
@@ -1483,6 +1566,11 @@ def _refuse_inside_transaction(log: StepLog, name: str) -> None:
     if log.store.using is None:
         return
     connection = connections[log.store.using]
+    if not connection.in_atomic_block and not autocommits(log.store.using):
+        raise StepError(
+            f"The step {name!r} is done while autocommit is off, so a rollback could undo its record after it was "
+            "done. Switch it on again before (transaction.set_autocommit)."
+        )
     if connection.in_atomic_block and not getattr(connection.atomic_blocks[-1], "_from_testcase", False):
         raise StepError(
             f"The step {name!r} is inside transaction.atomic, which could undo its record after it was done. Do it "
@@ -1501,15 +1589,29 @@ class StepFunction(Generic[P, R_co]):
             _policy(retry)
         if timeout is not None:
             milliseconds(timeout, "timeout")
-        functools.update_wrapper(self, function)
+        look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         context: Any = running.get()
         if context is None or not context.has_steps:
             return self.function(*args, **kwargs)
         do = context.astep if is_coroutine_function(self.function) else context.step
-        result: R_co = do(self.name, self, *args, **kwargs)
+        call = functools.partial(self.function, *args, **kwargs)  # its arguments may be called as those of a step
+        result: R_co = do(self.name, call, retry=self.retry, timeout=self.timeout)
         return result
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None, /) -> StepFunction[P, R_co]: ...
+    @overload
+    def __get__(
+        self: StepFunction[Concatenate[Any, A], R_co], instance: object, owner: type | None = None, /
+    ) -> StepFunction[A, R_co]: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> Any:
+        """The method of this instance, where it stands above one."""
+        bind = getattr(self.function, "__get__", None)
+        if instance is None or bind is None:
+            return self
+        return StepFunction(bind(instance, owner), self.name, self.retry, self.timeout)
 
     def named(self, name: str) -> StepFunction[P, R_co]:
         """The same step under another name, for a handler that does it more than once."""

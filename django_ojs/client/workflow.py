@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 from asgiref.sync import sync_to_async
 
 from django_ojs.client.definition import PreparedJob
-from django_ojs.client.handle import Handle, JobHandle
+from django_ojs.client.handle import Handle, JobHandle, reason_text
 from django_ojs.client.options import TimedOptions, attributes, checked_options, id_text
 from django_ojs.client.otherwords import OF_WORKFLOW, OtherWords
 from django_ojs.conf import ojs_settings
@@ -260,7 +260,7 @@ class WorkflowHandle(Handle):
         from django_ojs.workflows import workflow
 
         self._refuse_in_outbox("cancel")
-        self._view = workflow.cancel(self.key, cancel_active=cancel_active, reason=reason).view
+        self._view = workflow.cancel(self.key, cancel_active=cancel_active, reason=reason_text(reason)).view
         return self
 
     def retry(self) -> WorkflowHandle:

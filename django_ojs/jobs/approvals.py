@@ -45,7 +45,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import schemas
 from django_ojs.rules.approvals import EVENT, MAX_COMMENT, ApprovalDecision, ApprovalRequest, ApprovalState
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import fault, flag
 from django_ojs.rules.names import is_storable
 from django_ojs.rules.rows import holds
 from django_ojs.rules.steps import Step
@@ -347,7 +347,8 @@ def decide(
     using = database(using)
     approval = read(approval_id, using=using)
     by.check(approval, using)
-    if len(comment) > MAX_COMMENT or not is_storable(comment):
+    flag(approved, "approved")
+    if not isinstance(comment, str) or len(comment) > MAX_COMMENT or not is_storable(comment):
         raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:
         raise decided(approval)
@@ -418,7 +419,7 @@ def _checked(approval: Approval, data: Any) -> str | None:
     """The data of the form as JSON text, if they fit. Raises `JSONTextError` for what is no JSON."""
     if approval.form:
         form = form_class(approval.form)(_submitted(data))
-        if not form.is_valid():
+        if not _fits(form, data):
             raise _misfit({name: [str(error) for error in errors] for name, errors in form.errors.items()})
         return jsontext.dumps(jsontext.loads(_Encoder().encode(form.cleaned_data)))
     if approval.schema is not None:
@@ -433,6 +434,17 @@ def _checked(approval: Approval, data: Any) -> str | None:
     if data is not None:
         raise fault("data", phrase("must be absent: this approval has no form"), data)
     return None
+
+
+def _fits(form: Any, data: Any) -> bool:
+    """Whether the form is valid. Fields of Django raise exceptions of their own for values that no browser sends, such
+    as a number for a date."""
+    try:
+        return bool(form.is_valid())
+    except (AttributeError, TypeError, ValueError) as error:
+        if not isinstance(data, dict) or all(isinstance(value, str) for value in data.values()):
+            raise
+        raise fault("data", phrase("must be an object with the fields of the form"), data) from error
 
 
 def form_class(place: str) -> Any:

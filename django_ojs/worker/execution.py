@@ -619,8 +619,13 @@ async def _acall(run: JobRun) -> Any:
     finally:
         _end_copy(process)
         running.reset(token)
-        if run.context.has_steps and run.forced_at is None and _is_on_loop():
-            await run.context.settle()
+        await _settle(run)
+
+
+async def _settle(run: JobRun) -> None:
+    """Wait for the steps that an asynchronous handler is still doing, which has ended."""
+    if run.context.has_steps and run.forced_at is None and _is_on_loop():
+        await run.context.settle()
 
 
 def _is_on_loop() -> bool:
@@ -659,8 +664,13 @@ def _awaited(run: JobRun, value: Awaitable[Any]) -> Any:
                 loop.call_soon_threadsafe(task.cancel)
 
         run.stop_by(stop)
-        return await value
+        try:
+            return await value
+        finally:
+            if not run.undoes:  # else this was the handler alone, and the steps come now
+                await _settle(run)
 
+    run.context.may_do_steps_at_once()
     return async_to_sync(inside)()
 
 
@@ -756,6 +766,8 @@ def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     if may_fail("Reading an exception", runs.is_cut_off, exc):
         return _cut_off(run, exc)
     may_fail("Trimming a traceback", _without_our_frames, exc)
+    if isinstance(end := may_fail("Reading an exception", runs.meant, exc), Suspended):
+        exc = may_fail("Looking for what a run waits for", run.context.of_all_branches, end) or end
     run.outcome = outcome = runs.of_exception(exc)
     may_fail("What follows on a failure", run.raised, exc)
     means = may_fail("Reading an exception", runs.meant, exc)

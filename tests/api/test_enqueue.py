@@ -266,6 +266,16 @@ def test_cancel_and_retry(send: Any) -> None:
     assert dead.attempt == 0
 
 
+@pytest.mark.parametrize("odd", [5, b"late", ["late"], False])
+def test_a_reason_is_a_text(send: Any, odd: Any) -> None:
+    handle, flow = send.enqueue("a", "b"), chain(send.s("a", "b")).enqueue()
+    for one in (handle, flow):
+        with pytest.raises(TypeError, match="reason="):
+            one.cancel(odd)
+    assert (handle.refresh().state, flow.refresh().state) == ("available", "running")
+    assert handle.cancel(None).state == "cancelled"  # type: ignore[arg-type]
+
+
 class _Word(str, enum.Enum):  # noqa: UP042 - sites have both kinds
     QUEUE = "mail"
     TYPE = "email.other"

@@ -168,6 +168,26 @@ def test_the_data_of_a_form_are_checked_and_kept(jobs: WorkerJobs, anna: User) -
     assert handle.refresh().result[3] == {"amount": "12.50", "on": "2026-05-05"}
 
 
+@pytest.mark.parametrize("odd", [5, 1.5, ["2026-05-05"], {"a": 1}])
+def test_what_no_browser_sends_fits_no_form(jobs: WorkerJobs, anna: User, odd: Any) -> None:
+    """Fields of Django raise exceptions of their own for such values."""
+    asking(assignees=[anna], form=RefundForm).enqueue(7)
+    jobs.drain()
+    with pytest.raises(InvalidRequest) as refused:
+        approve(asked(), by=anna, data={"amount": 1, "on": odd})
+    assert refused.value.details["field"].startswith("data")
+    assert asked().state == "open"
+
+
+@pytest.mark.parametrize("odd", [{"approved": "no"}, {"approved": None}, {"comment": None}, {"comment": b"fine"}])
+def test_a_decision_is_yes_or_no_with_a_text(jobs: WorkerJobs, anna: User, odd: Any) -> None:
+    asking(assignees=[anna]).enqueue(7)
+    jobs.drain()
+    with pytest.raises(InvalidRequest):
+        approve(asked(), by=anna, **odd)
+    assert asked().state == "open"
+
+
 def test_who_rejects_need_not_fill_in_the_form(jobs: WorkerJobs, anna: User) -> None:
     handle = asking(assignees=[anna], form=RefundForm).enqueue(7)
     jobs.drain()

@@ -259,6 +259,37 @@ def test_an_asynchronous_handler_waits_for_several(jobs: WorkerJobs) -> None:
     assert handle.refresh().result == [1, 2]
 
 
+async def in_a_group(*branches: Any) -> list[Any]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(branch) for branch in branches]
+    return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("together", [asyncio.gather, in_a_group], ids=["gather", "TaskGroup"])
+def test_each_of_several_waits_wakes_the_job(jobs: WorkerJobs, together: Any) -> None:
+    """Whichever of them has ended the run."""
+
+    async def late(context: JobContext) -> str:
+        try:
+            return str(await context.await_for_event("b", name="b", timeout="1h"))
+        except EventTimeout:
+            return "late"
+
+    @job("order.each", durable=True)
+    async def handler(context: JobContext) -> list[Any]:
+        return list(await together(context.await_for_event("a", name="a"), late(context), context.asleep("1m")))
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert set(JobStep.objects.filter(job_id=handle.id).values_list("name", flat=True)) == {"a", "b", "$sleep-1"}
+    assert row(handle).due_at == NOW + dt.timedelta(minutes=1)
+    jobs.drain(with_scheduled=True)
+    assert JobStep.objects.get(job_id=handle.id, name="b").error is not None
+    emit_event("a", payload=1)
+    jobs.drain(with_scheduled=True).raise_first()
+    assert handle.refresh().result == [1, "late", None]
+
+
 @pytest.mark.parametrize(
     "name, key",
     [("", ""), (" a", ""), ("a\n", ""), ("a" * 201, ""), ("a", "k" * 201), ("a", "k "), ("a", "\0"), ("\ud800", "")],

@@ -7,14 +7,15 @@ import contextlib
 import dataclasses
 import datetime as dt
 import decimal
+import functools
 import sys
 import threading
 import uuid
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.contrib.auth.models import Group, Permission
+from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import (
@@ -314,6 +315,20 @@ def test_a_record_that_does_not_fit_the_code_is_told_in_words(jobs: WorkerJobs, 
     assert 'durable="2"' in error["message"]
 
 
+def test_random_bytes_of_another_number_do_not_fit(jobs: WorkerJobs) -> None:
+    @job("flow.random", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> str:
+        found = context.random(16 * context.attempt)
+        if context.attempt == 1:
+            raise ValueError
+        return found
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, handle.errors[-1]["code"]) == ("discarded", "replay_mismatch")
+    assert "random value of 32 bytes" in handle.errors[-1]["message"]
+
+
 def test_a_mismatch_that_the_handler_catches_fails_the_job_all_the_same(jobs: WorkerJobs, calls: list[Any]) -> None:
     @job("flow.caught", durable=True, retry=TWICE)
     def handler(context: JobContext) -> str:
@@ -372,6 +387,109 @@ def test_a_handler_that_went_another_way_after_a_failure_need_not_go_it_again(
     handle = handler.enqueue()
     jobs.drain(with_scheduled=True)
     assert (handle.refresh().result, calls) == ("end", ["charge", "charge"])
+
+
+def no_json() -> object:
+    return object()
+
+
+def no_row(model: Any) -> Any:
+    """Breaks a foreign key, which some databases notice at the commit."""
+    return lambda: model.objects.create(name="no", codename="no", content_type_id=1_000_000).pk
+
+
+def refuse() -> None:
+    raise Discard("no")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda context: context.step("first", no_json),
+        lambda context: context.step("first", refuse),
+        lambda context: context.step_transaction("first", no_json),
+        lambda context: context.step_transaction("first", no_row(Permission)),
+    ],
+    ids=["a result that is not kept", "a directive", "a transaction whose result is not kept", "a commit that fails"],
+)
+def test_whatever_a_step_raises_the_handler_may_go_another_way(jobs: WorkerJobs, do: Any) -> None:
+    @job("flow.other", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> str:
+        try:
+            do(context)
+        except (TypeError, IntegrityError, Discard):
+            context.step("second", int)
+        if context.attempt == 1:
+            raise ValueError
+        return "end"
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().result, names(handle.id)) == ("end", ["first", "second"]), handle.errors
+
+
+def test_a_step_has_all_its_tries_in_each_attempt_of_the_job(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def charge() -> None:
+        calls.append("charge")
+        raise ConnectionError
+
+    @job("flow.all", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> None:
+        context.step("charge", charge, retry={"max_attempts": 3, "initial_interval": "1m"})
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, len(calls)) == ("discarded", 6)
+    handle.retry()
+    jobs.drain(with_scheduled=True)
+    assert len(calls) == 12
+
+
+def test_a_job_that_is_woken_for_something_else_tries_no_step_before_its_pause_is_over(
+    jobs: WorkerJobs, calls: list[Any]
+) -> None:
+    async def charge() -> str:
+        calls.append(clock.now())
+        if len(calls) == 1:
+            raise ConnectionError
+        return "paid"
+
+    async def look(context: JobContext) -> None:
+        for minute in range(3):
+            await context.asleep("1m", name=f"minute-{minute}")
+
+    @job("flow.woken", durable=True)
+    async def handler(context: JobContext) -> str:
+        policy: Any = {"max_attempts": 2, "initial_interval": "1h", "max_interval": "1h", "jitter": False}
+        paid, _ = await asyncio.gather(context.astep("charge", charge, retry=policy), look(context))
+        return paid
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().result == "paid", handle.errors
+    assert [at - NOW for at in calls] == [dt.timedelta(0), dt.timedelta(hours=1)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_whose_commit_has_failed_is_done_again_by_the_next_try() -> None:
+    tries: list[int] = []
+
+    def book() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            no_row(Permission)()
+        return "booked"
+
+    @job("flow.commit", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        policy: Any = {"max_attempts": 2, "initial_interval": "1ms"}
+        return context.step("outer", lambda: context.step_transaction("book", book), retry=policy)
+
+    with stored() as jobs:
+        handle = handler.enqueue()
+        jobs.drain()
+    assert (handle.refresh().result, len(tries)) == ("booked", 2), handle.errors
 
 
 # Steps that are tried again, and that take too long
@@ -456,6 +574,25 @@ def test_of_steps_inside_each_other_the_one_whose_time_is_up_ends() -> None:
         context.step("outer", outer, timeout=0.05)
     with pytest.raises(StepTimeout, match="'patient'"):
         context.step("patient", patient, timeout=0.3)
+
+
+def test_an_alarm_that_strikes_as_its_step_begins_or_ends_is_not_taken_for_one_around_a_later_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = job_context()
+    enter = steps_module._Alarm.__enter__
+
+    def struck(alarm: Any) -> None:
+        enter(alarm)
+        alarm._rang = True
+        raise steps_module._TimeIsUp
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps_module._Alarm, "__enter__", struck)
+        with pytest.raises(StepTimeout, match="'first'"):
+            context.step("first", int, timeout=60)
+    with pytest.raises(StepTimeout, match="'second'"):
+        context.step("second", spin, timeout=0.05)
 
 
 def test_where_the_alarms_of_two_steps_have_rung_the_outer_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,6 +731,25 @@ def test_a_step_inside_a_transaction_is_refused(jobs: WorkerJobs, do: Any) -> No
     (failed,) = jobs.drain().exceptions
     assert isinstance(failed, StepError)
     assert "step_transaction" in str(failed)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("do", [lambda context: context.step("a", int), lambda context: context.sleep("1s"),
+                                lambda context: context.step_transaction("a", int)])  # fmt: skip
+def test_a_step_while_autocommit_is_off_is_refused(jobs: WorkerJobs, do: Any) -> None:
+    @job("flow.manual", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        transaction.set_autocommit(False)
+        try:
+            with pytest.raises(StepError, match="autocommit is off"):
+                do(context)
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+    handler.enqueue()
+    jobs.drain().raise_first()
+    assert not JobStep.objects.exists()
 
 
 def test_a_site_with_an_outbox_has_no_step_transaction(settings: Any) -> None:
@@ -758,6 +914,93 @@ def test_a_function_is_a_step_where_a_durable_handler_calls_it(jobs: WorkerJobs)
     assert reserve(5) == "reserved 5"
 
 
+@step
+def fetch(url: str, timeout: int = 10, retry: int = 0) -> str:
+    return f"{url} {timeout} {retry}"
+
+
+def test_a_function_gets_its_own_arguments_whatever_they_are_called(jobs: WorkerJobs) -> None:
+    @job("flow.named", durable=True)
+    def handler(context: JobContext) -> str:
+        return fetch("a", timeout=30, retry=2)
+
+    handle = handler.enqueue()
+    jobs.drain().raise_first()
+    assert handle.refresh().result == fetch("a", timeout=30, retry=2) == "a 30 2"
+
+
+def with_words(function: Any) -> Any:
+    """As a decorator of another library, which gives a function attributes of its own."""
+    function.retry, function.name = "of another library", "another name"
+    return function
+
+
+@step
+@with_words
+def decorated() -> str:
+    return "done"
+
+
+def test_a_function_keeps_what_another_decorator_has_given_it(jobs: WorkerJobs) -> None:
+    @job("flow.decorated", durable=True)
+    def handler(context: JobContext) -> str:
+        return decorated()
+
+    handle = handler.enqueue()
+    jobs.drain().raise_first()
+    assert (handle.refresh().result, names(handle.id)) == ("done", ["decorated"])
+
+
+class Shop:
+    """A service with steps."""
+
+    def __init__(self, city: str) -> None:
+        self.city = city
+
+    @step(retry={"max_attempts": 2})
+    def charge(self, order: int) -> list[Any]:
+        return [self.city, order]
+
+    @step
+    async def acharge(self, order: int) -> list[Any]:
+        return [self.city, order]
+
+    @staticmethod
+    @step
+    def fixed(order: int) -> int:
+        return order
+
+    @step
+    @staticmethod
+    def steady(order: int) -> int:
+        return order
+
+    @classmethod
+    @step
+    def named(cls, order: int) -> list[Any]:
+        return [cls.__name__, order]
+
+
+def test_a_method_is_a_step_of_its_object(jobs: WorkerJobs) -> None:
+    shop = Shop("Bonn")
+
+    @job("flow.methods", durable=True)
+    def handler(context: JobContext) -> list[Any]:
+        done = [shop.charge(1), shop.charge.named("again")(2), Shop.charge.named("unbound")(shop, 3)]
+        return [*done, shop.fixed(4), Shop.steady(5), shop.steady.named("steady-2")(6), Shop.named(7)]
+
+    @job("flow.methods.async", durable=True)
+    async def later(context: JobContext) -> list[Any]:
+        return await shop.acharge(8)
+
+    handle, other = handler.enqueue(), later.enqueue()
+    jobs.drain().raise_first()
+    assert handle.refresh().result == [["Bonn", 1], ["Bonn", 2], ["Bonn", 3], 4, 5, 6, ["Shop", 7]]
+    assert names(handle.id) == ["charge", "again", "unbound", "fixed", "steady", "steady-2", "named"]
+    assert other.refresh().result == ["Bonn", 8]
+    assert shop.charge(9) == ["Bonn", 9]
+
+
 # Steps inside of steps
 
 booked: list[str] = []
@@ -797,6 +1040,36 @@ def test_what_a_step_does_inside_is_recorded_as_its_own(jobs: WorkerJobs, tries:
     assert (handle.result, booked, len(keys)) == (["room", "bus", "car"], ["room", "bus", "car"], 2)
     inside = ["travel > $uuid-1", "travel > book", "travel > bus", "travel > $time-1"]
     assert sorted(names(handle.id)) == sorted([*inside, "travel", "$uuid-1", "$sleep-1", "book"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_step_inside_that_has_failed_is_done_again_with_the_one_around_it(calls: list[Any]) -> None:
+    def inner() -> str:
+        calls.append("inner")
+        if len(calls) < 3:
+            raise ConnectionError
+        return "done"
+
+    def outer(context: JobContext) -> str:
+        return context.step("inner", inner)
+
+    @job("flow.inside.fails", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        return context.step("outer", outer, context, retry={"max_attempts": 3, "initial_interval": "1ms"})
+
+    @job("flow.inside.fails.async", durable=True, retry={"max_attempts": 1})
+    async def later(context: JobContext) -> str:
+        async def around() -> str:
+            return await context.astep("inner", inner)
+
+        return await context.astep("outer", around, retry={"max_attempts": 3, "initial_interval": "1ms"})
+
+    for handle in (handler.enqueue(), later.enqueue()):
+        calls.clear()
+        with stored() as jobs:
+            jobs.drain(max_jobs=1)
+        assert (handle.refresh().result, len(calls)) == ("done", 3), handle.errors
+        assert names(handle.id) == ["outer > inner", "outer"]
 
 
 def test_a_step_may_wait_inside(jobs: WorkerJobs, calls: list[Any]) -> None:
@@ -882,6 +1155,41 @@ def test_a_step_inside_of_others_has_a_name_that_is_kept(jobs: WorkerJobs) -> No
 
 
 # Asynchronous handlers
+
+
+def plainly(function: Any) -> Any:
+    """A decorator that knows nothing of coroutines."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def test_an_asynchronous_handler_behind_a_plain_decorator_may_do_its_steps_in_any_order(
+    jobs: WorkerJobs, calls: list[Any]
+) -> None:
+    @job("flow.plainly", durable=True, retry=TWICE)
+    @plainly
+    async def handler(context: JobContext) -> list[Any]:
+        recorded = asyncio.Event()
+
+        async def first() -> str:
+            if context.attempt == 1:
+                await recorded.wait()
+                raise ConnectionError
+            return "first"
+
+        async def second() -> None:
+            await context.astep("second", calls.append, "second")
+            recorded.set()
+
+        return await asyncio.gather(context.astep("first", first), second())
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().result, calls) == (["first", None], ["second"]), handle.errors
 
 
 @pytest.mark.django_db(transaction=True)
@@ -1003,10 +1311,12 @@ def test_an_asynchronous_handler_that_goes_on_without_a_branch_that_waits_is_tol
     assert "a branch of it has raised Suspended" in caplog.text
 
 
+@pytest.mark.parametrize("decorated", [lambda handler: handler, plainly], ids=["by itself", "behind a plain decorator"])
 def test_a_step_beside_one_that_fails_is_recorded_before_the_handler_has_ended(
-    jobs: WorkerJobs, calls: list[Any]
+    jobs: WorkerJobs, calls: list[Any], decorated: Any
 ) -> None:
     @job("flow.beside", durable=True, retry=TWICE)
+    @decorated
     async def handler(context: JobContext) -> None:
         ended = asyncio.Event()
 

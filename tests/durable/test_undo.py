@@ -113,6 +113,18 @@ def test_what_was_done_is_undone_in_reverse_order_by_a_job_of_its_own(jobs: Work
     assert JobStep.objects.exclude(event_name=None).count() == 0  # nothing is looked at again
 
 
+def test_a_name_that_looks_like_a_number_is_another_one(jobs: WorkerJobs) -> None:
+    @job("undo.names", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.on_failure(undo, "first")
+        context.on_failure(undo, "second", name="undo-1")
+        raise ValueError
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (done, compensation(handle).state) == (["second", "first"], "completed")
+
+
 def test_a_job_that_completes_undoes_nothing(jobs: WorkerJobs) -> None:
     handle = order(lambda context: "shipped").enqueue(7)
     jobs.drain()

@@ -266,9 +266,16 @@ async def remind(order: int) -> str:
     return f"order {order}"
 
 
+class Till:
+    @step
+    def pay(self, order: int) -> Paid:
+        return Paid(order)
+
+
 @job("orders.fulfil", durable="2", on_change="resume")
 def fulfil(context: JobContext, order: int) -> str:
     reveal_type(charge(order))  # right.Paid
+    reveal_type(Till().pay(order))  # right.Paid
     reveal_type(context.step("count", len, "abc", retry={"max_attempts": 2}))  # int
     reveal_type(context.step_transaction("book", str, order))  # str
     with context.step_transaction("ship") as block:
