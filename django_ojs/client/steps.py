@@ -1294,7 +1294,8 @@ class _Call:
             if self._context._cancelled:  # the worker's own interruption may have been lost to this one
                 raise Interrupted from None
             raise self._late() from None
-        finally:  # here, because the alarm may strike in its own `__exit__`
+        finally:  # here, because an alarm may strike as this one begins, or in its own `__exit__`
+            alarm.silence()
             _alarm.reset(token)
 
     async def alimited(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -1388,13 +1389,17 @@ class _Alarm:
         self._timer.start()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        with self._lock:
-            self._inside = False
-        self._timer.cancel()
+        self.silence()
         if self._rang:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
             if kind is not _TimeIsUp and self.is_inside_one_that_rang:  # that may have been taken back with it
                 raise _TimeIsUp
+
+    def silence(self) -> None:
+        """Let it not ring any more: it would end what its thread does by then."""
+        with self._lock:
+            self._inside = False
+        self._timer.cancel()
 
     def _ring(self) -> None:
         with self._lock:

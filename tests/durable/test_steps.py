@@ -582,15 +582,21 @@ def test_an_alarm_that_strikes_as_its_step_begins_or_ends_is_not_taken_for_one_a
     context = job_context()
     enter = steps_module._Alarm.__enter__
 
+    alarms: list[Any] = []
+
     def struck(alarm: Any) -> None:
         enter(alarm)
         alarm._rang = True
+        alarms.append(alarm)
         raise steps_module._TimeIsUp
 
     with monkeypatch.context() as patched:
         patched.setattr(steps_module._Alarm, "__enter__", struck)
         with pytest.raises(StepTimeout, match="'first'"):
             context.step("first", int, timeout=60)
+    alarms[0]._timer.join(60)
+    assert not alarms[0]._timer.is_alive()
+    alarms[0]._ring()  # in vain
     with pytest.raises(StepTimeout, match="'second'"):
         context.step("second", spin, timeout=0.05)
 
