@@ -795,10 +795,11 @@ class StepMethods:
         given: Any = size
         if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MAX_RANDOM:
             raise ValueError(f"size={shown(given)}: give a number of bytes from 1 to {MAX_RANDOM:,}.")
-        value: str = self._once("random", Kind.RANDOM, functools.partial(secrets.token_hex, size))
-        if isinstance(value, str) and len(value) != 2 * size:
-            said = _mismatch(f"a random value of {size} bytes", f"one of {len(value) // 2}")
+        found: Any = self._once("random", Kind.RANDOM, functools.partial(secrets.token_hex, size))
+        if isinstance(found, str) and len(found) != 2 * size:
+            said = _mismatch(f"a random value of {size} bytes", f"one of {len(found) // 2}")
             raise self._steps.ending(ReplayMismatch(said))
+        value: str = found
         return value
 
     async def anow(self) -> dt.datetime:
@@ -1226,8 +1227,9 @@ class _Call:
         """The pause before the next try; None: there is none. Raises `Suspended` where that is long."""
         step, policy, said = self._step, self._policy, errorobjects.from_exception(error)
         step.error = _brief(said)
-        ends = policy is None or isinstance(error, _NEVER_TRIED_AGAIN)
-        if ends or retrypolicy.decide(policy, said, step.tries) != retrypolicy.FailureOutcome.RETRY:
+        once = isinstance(error, _NEVER_TRIED_AGAIN)
+        again = retrypolicy.FailureOutcome.RETRY
+        if policy is None or once or retrypolicy.decide(policy, said, step.tries) != again:
             if self._found is None:
                 self._log.note_failure(self.name, error, None)
             else:

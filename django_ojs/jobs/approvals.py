@@ -348,7 +348,8 @@ def decide(
     approval = read(approval_id, using=using)
     by.check(approval, using)
     flag(approved, "approved")
-    if not isinstance(comment, str) or len(comment) > MAX_COMMENT or not is_storable(comment):
+    given: Any = comment
+    if not isinstance(given, str) or len(comment) > MAX_COMMENT or not is_storable(comment):
         raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:
         raise decided(approval)
