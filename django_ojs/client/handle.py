@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.transaction import TransactionManagementError
+from django.utils.functional import Promise
 
 from django_ojs import jsontext, spellings, states
 from django_ojs.client.checkpoints import Checkpoint
@@ -371,6 +372,8 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
 
 def reason_text(reason: object) -> str:
     """Why something is cancelled. Raises TypeError for what is no text; None says nothing."""
+    if isinstance(reason, Promise):
+        return str(reason)
     if reason is not None and not isinstance(reason, str):
         raise TypeError(f"reason={shown(reason)}: give a text.")
     return reason or ""

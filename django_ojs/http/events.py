@@ -127,7 +127,7 @@ class EventViewSet(OJSViewSet):
         """A page of the event log, or a stream."""
         if (stream := self.stream(request)) is not None:
             return stream
-        query.refuse_others(request, MEANT, f"after until {FILTERS}", EVENT_QUERY)
+        query.refuse_others(request, MEANT, f"after until {FILTERS}", EVENT_QUERY, channel="all")
         limit, cursor = _limit(request), query.cursor(request)
         number = query.integer(request, "page", minimum=1)
         size = query.integer(request, "per_page", minimum=1)
@@ -152,7 +152,7 @@ class EventViewSet(OJSViewSet):
         Oldest first, while it is known.
         """
         identifier, limit = fields.path_id(job_id), _limit(request)
-        query.refuse_others(request, MEANT, OF_JOB, EVENT_QUERY)
+        query.refuse_others(request, MEANT, OF_JOB, EVENT_QUERY, job_id=job_id)
         types = tuple(query.texts(request, "types", EVENT_QUERY))
         wanted = Filter(
             types=types, job_ids=(identifier,), only_queues=queue_limit(request), only_types=type_limit(request)

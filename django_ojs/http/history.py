@@ -214,7 +214,7 @@ class HistoryViewSet(_SwitchedViewSet):
         """
         identifier = fields.path_id(job_id)
         limit = min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
-        query.refuse_others(request, MEANT, OF_JOB, EVENT_QUERY)
+        query.refuse_others(request, MEANT, OF_JOB, EVENT_QUERY, job_id=job_id)
         wanted = Filter(
             types=tuple(query.texts(request, "types", EVENT_QUERY)) or history.EVERY_TYPE, job_ids=(identifier,),
             only_queues=queue_limit(request), only_types=type_limit(request),

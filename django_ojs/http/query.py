@@ -69,12 +69,17 @@ def read_instant(given: str) -> dt.datetime:
 # Parameters of a request
 
 
+#: Where a page is and how long: of several values the last counts, as where a client adds the cursor of each answer.
+_PLACES = frozenset({"cursor", "after", "last_event_id", "limit", "page", "per_page", "offset"})
+
+
 def given(request: Request, name: str) -> str | None:
-    """The value of a parameter, '' where it is empty; None where absent. Of several values none may be passed over."""
+    """The value of a parameter, '' where it is empty; None where absent. Of several values none may be passed over,
+    unless they say where a page is."""
     values = request.query_params.getlist(name)
-    filled = dict.fromkeys(filter(None, values))
-    if len(filled) > 1:
-        raise query_fault(name, "must be given once", ", ".join(filled))
+    filled = list(dict.fromkeys(filter(None, reversed(values))))
+    if len(filled) > 1 and name not in _PLACES:
+        raise query_fault(name, "must be given once", ", ".join(filled[::-1]))
     return next(iter(filled or values), None)
 
 
@@ -94,17 +99,18 @@ def name_in(request: Request, table: Table, canonical: str) -> str:
     return next((name for name in table.names(canonical) if any(request.query_params.getlist(name))), canonical)
 
 
-def refuse_others(request: Request, words: Collection[str], read: str, *tables: Table) -> None:
+def refuse_others(request: Request, words: Collection[str], read: str, *tables: Table, **same: str) -> None:
     """Refuse parameters of these words that do not count here: passed over, they would let out more, or less.
 
     Args:
         read: the names of those that count, with a space between.
         tables: other words for these.
+        same: what the path or the channel says already: who says it again means nothing else.
     """
     names = read.split()
     known = {*names, *(one for table in tables for name in names for one in table.names(table.words.get(name, name)))}
     for name in request.query_params:
-        if name in words and name not in known and (written := joined(request, name)):
+        if name in words and name not in known and (written := joined(request, name)) and written != same.get(name):
             raise query_fault(name, f"does not count here: there are {', '.join(names)}", written)
 
 

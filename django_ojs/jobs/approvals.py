@@ -27,6 +27,7 @@ from django.contrib.auth import get_backends, get_user_model
 from django.core.exceptions import FieldError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
+from django.utils.functional import Promise
 
 from django_ojs import audit, clock, jsontext, states
 from django_ojs.access import UNLIMITED, Limits
@@ -349,6 +350,8 @@ def decide(
     by.check(approval, using)
     flag(approved, "approved")
     given: Any = comment
+    if isinstance(given, Promise):
+        given = comment = str(given)
     if not isinstance(given, str) or len(comment) > MAX_COMMENT or not is_storable(comment):
         raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:

@@ -115,7 +115,9 @@ class AllEventsView(StreamView):
     def feed(self, request: Request, **place: str) -> Feed:
         channel = query.text(request, "channel") or "all"
         kind, _, name = channel.partition(":")
-        query.refuse_others(request, MEANT, _ALL if kind == "all" else f"channel {_ONE}", STREAM_QUERY, EVENT_QUERY)
+        same = {"job": ("job_id",), "queue": ("queue", "queues")}.get(kind, ())
+        read = _ALL if kind == "all" else f"channel {_ONE}"
+        query.refuse_others(request, MEANT, read, STREAM_QUERY, EVENT_QUERY, **dict.fromkeys(same, name))
         match kind:
             case "all" if not name:
                 wanted = events.wanted_by(request)
@@ -146,7 +148,7 @@ class JobEventsView(StreamView):
 
     @_stream("A stream about a job", _ONE)
     def feed(self, request: Request, **place: str) -> Feed:
-        query.refuse_others(request, MEANT, _ONE, STREAM_QUERY)
+        query.refuse_others(request, MEANT, _ONE, STREAM_QUERY, job_id=place["job_id"])
         return of_job(request, place["job_id"])
 
 
@@ -159,7 +161,7 @@ class QueueEventsView(StreamView):
     def feed(self, request: Request, **place: str) -> Feed:
         """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
         name = place["name"]
-        query.refuse_others(request, MEANT, _ONE, STREAM_QUERY)
+        query.refuse_others(request, MEANT, _ONE, STREAM_QUERY, queue=name, queues=name)
         feed = of_queue(request, name)
         known = Queue.objects.using(router.db_for_write(Queue)).filter(same_name("name", name))
         if name != "default" and not known.exists():
