@@ -293,7 +293,7 @@ def _fresh_state() -> Iterator[None]:
     clock._last_stamp = dt.datetime.min.replace(tzinfo=dt.UTC)
     database.forget()
     keys.forget()
-    for name in ("limits.claim", "workerregistry.dead"):
+    for name in ("audit", "limits.claim", "workerregistry.dead"):
         if module := sys.modules.get(f"django_ojs.{name}"):
             module.forget()
     ownership.forget()

@@ -62,7 +62,7 @@ ROTATE = AdminVerb(
 )  # fmt: skip
 REPLAY = AdminVerb(
     "replay_deliveries", "Send again", "put in line", one_by_one(lambda pk, by: deliveries.replay(pk)),
-    lambda delivery: not delivery.is_open and delivery.event_type != "webhook.test",
+    lambda delivery: not delivery.is_open and delivery.event_type != deliveries.TEST,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from rest_framework import exceptions as drf
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import audit, errors
+from django_ojs import errors
 from django_ojs.backoff import SharedBackoff
 from django_ojs.database import leave
 from django_ojs.errors import OJSError
@@ -66,7 +66,6 @@ def forget() -> None:
     """As if no request had been refused, as tests begin."""
     global _full_at
     _full_at = float("-inf")
-    audit.forget()
 
 
 def handler(exc: Exception, context: dict[str, Any]) -> Response:

@@ -48,7 +48,7 @@ _RETRY = "change_webhookdelivery"
 
 
 #: Deliveries that tell of no queue and no job.
-_OF_NOTHING = (relay.GAP, "webhook.test")
+_OF_NOTHING = (relay.GAP, deliveries.TEST)
 
 
 class _ListField(serializers.ListField):

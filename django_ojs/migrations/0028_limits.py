@@ -1,5 +1,6 @@
-"""What whoever made a rule for dead letters reaches, and of which queue and job type the event of a delivery is, by which
-limited callers see it. Rows of before have neither, and code of before stores rows without them."""
+"""Keep with a replay rule the limits of the caller who made it, and with a webhook's delivery the queue and the job type
+of its event, so that limited callers see only theirs. Older rows have none of these, and older code may go on to write.
+"""
 
 from __future__ import annotations
 

@@ -41,6 +41,8 @@ logger = get_logger(__name__)
 
 #: How much longer than its timeout an attempt may take before it counts as lost; looking up names has no timeout.
 GRACE = dt.timedelta(seconds=60)
+#: The type of the event by which a caller tests a receiver.
+TEST = "webhook.test"
 #: How many of its latest attempts a delivery keeps.
 KEPT_ATTEMPTS = 20
 #: Tests of receivers that one process makes at a time, and seconds that each may take: they hold up a request.
@@ -385,7 +387,7 @@ def _test_event(subscription: WebhookSubscription, now: dt.datetime) -> dict[str
     return {
         "specversion": "1.0",
         "id": f"evt_{new_id()}",
-        "type": "webhook.test",
+        "type": TEST,
         "source": source_of("api"),
         "time": time,
         "subject": subscription.public_id,

@@ -134,7 +134,7 @@ class TestConcurrency:
         free = make()
         assert [*claim(), *claim()] == free
 
-    @pytest.mark.skipif(connection.vendor != "sqlite", reason="It is SQLite that limits its parameters.")
+    @pytest.mark.sqlite
     def test_more_shut_keys_than_a_statement_takes_parameters_are_not_too_many(self) -> None:
         """SQLite takes 32,766 where it is built as it comes, and a claim of 450 jobs looks at more than 16,000 keys."""
         limits = [{"key": f"k{number}", "concurrency": 1} for number in range(600)]
