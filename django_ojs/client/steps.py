@@ -37,6 +37,7 @@ from django.utils.module_loading import import_string
 
 from django_ojs import clock, jsontext, spellings
 from django_ojs.client import approvals, children, durableevents, stepvalues
+from django_ojs.client.branches import Branches, limited
 from django_ojs.client.directives import Directive, Fail, StepBoundary, Suspended
 from django_ojs.client.durableevents import EventKey
 from django_ojs.client.options import Duration, RetryOptions, attributes, check_json, encode_arguments, milliseconds
@@ -242,9 +243,7 @@ class StepLog:
         #: What is to end this run, since a step has raised it in the thread of the handler, which may have kept it.
         self.ended_by: BaseException | None = None
         self.endings: list[BaseException] = []  #: all that steps have raised to end this run, in whatever branch of it
-        self.running: set[asyncio.Future[None]] = set()  #: for each step that an asynchronous handler is doing
-        self.beginning: set[asyncio.Future[None]] = set()  #: of those, for each that is about to wait for something
-        self.is_over = False  #: the handler has ended
+        self.branches = Branches()  #: of an asynchronous handler
         self.is_replayed = False  #: what undoes the job is known, and is called
         self._loaded = False
         self._began, self._began_here = clock.now(), time.monotonic()
@@ -611,8 +610,9 @@ class StepMethods:
     ) -> T:  # fmt: skip
         """`step` of an asynchronous handler. The function may be asynchronous or not; several steps may run at once,
         in `asyncio.gather` or a TaskGroup."""
-        call = await sync_to_async(_Call)(self, _step_name(name), function, retry, timeout)
-        result: T = await self._ado(call, functools.partial(call.function, *args, **kwargs))
+        async with self._steps.branches.step():
+            call = await sync_to_async(_Call)(self, _step_name(name), function, retry, timeout)
+            result: T = await self._ado(call, functools.partial(call.function, *args, **kwargs))
         return result
 
     async def _ado(self, call: _Call, function: Callable[[], Any]) -> Any:
@@ -620,15 +620,14 @@ class StepMethods:
             return await sync_to_async(call.value)()
         # A thread goes on where its task is cancelled: there the step is recorded by the call that does it.
         once = call.aonce if is_coroutine_function(function) else threaded(call.once)
-        with self._in_flight():
-            while True:
-                value = await once(function)
-                if inspect.isawaitable(value):  # of a plain function, such as a lambda that calls another one
-                    value = await call.aonce(functools.partial(_same, value))
-                if not isinstance(value, _Pause):
-                    return value
-                await asyncio.sleep(value.seconds)
-                self._ready()
+        while True:
+            value = await once(function)
+            if inspect.isawaitable(value):  # of a plain function, such as a lambda that calls another one
+                value = await call.aonce(functools.partial(_same, value))
+            if not isinstance(value, _Pause):
+                return value
+            await asyncio.sleep(value.seconds)
+            self._ready()
 
     @overload
     def step_transaction(self, name: str, /) -> StepTransaction: ...
@@ -659,40 +658,20 @@ class StepMethods:
     async def astep_transaction(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """`step_transaction` of an asynchronous handler: the function, which is not asynchronous, runs in a thread."""
         do: Callable[..., Any] = self.step_transaction
-        result: T = await threaded(do)(name, function, *args, **kwargs)
+        async with self._steps.branches.step():
+            result: T = await threaded(do)(name, function, *args, **kwargs)
         return result
-
-    @contextlib.contextmanager
-    def _in_flight(self) -> Iterator[asyncio.Future[None]]:
-        """A block in which a step of an asynchronous handler is done, maybe beside others."""
-        if self._steps.is_over:
-            raise StepBoundary
-        running, ended = self._steps.running, asyncio.get_running_loop().create_future()
-        running.add(ended)
-        try:
-            yield ended
-        finally:
-            running.discard(ended)
-            ended.set_result(None)
 
     async def _waiting(self, wait: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """What `wait` returns. It is recorded whichever other branch of the handler has ended that meanwhile: what it
         waits for wakes the job, too."""
-        with self._in_flight() as ended:
-            self._steps.beginning.add(ended)
-            try:
-                return await uncancelled(functools.partial(wait, *args, **kwargs))
-            finally:
-                self._steps.beginning.discard(ended)
+        async with self._steps.branches.wait():
+            return await uncancelled(functools.partial(wait, *args, **kwargs))
 
-    async def settle(self) -> None:
-        """For the worker, when an asynchronous handler has ended: let no step begin any more, and wait for those that
-        are being done. Otherwise what they did would not be recorded, and would be done again."""
-        if self._steps.beginning:
-            await asyncio.wait(self._steps.beginning)
-        self._steps.is_over = True
-        while running := self._steps.running:
-            await asyncio.wait(running)
+    @property
+    def branches(self) -> Branches | None:
+        """For the worker: those of an asynchronous handler; None where it is not durable."""
+        return None if self._step_log is None else self._step_log.branches
 
     def may_do_steps_at_once(self) -> None:
         """For the worker, where a handler that looked synchronous has returned what is to be awaited."""
@@ -752,7 +731,8 @@ class StepMethods:
                 _check_end(error)
         undoing = self._undoing()
         while (following := await sync_to_async(lambda: next(undoing, None))()) is not None:
-            await self._ado(*following)
+            async with self._steps.branches.step():
+                await self._ado(*following)
 
     def _must_replay(self) -> bool:
         """Whether there is something to undo by a function that cannot be found by its name."""
@@ -1086,7 +1066,7 @@ class StepMethods:
         arguments.ended_at = log.now()
         log.must(log.store.start_over(arguments))
         if log.store.using is not None:
-            log.is_over = True  # what another branch does now is not of the run that begins anew
+            log.branches.is_over = True  # what another branch does now is not of the run that begins anew
         raise log.ending(Suspended(0))
 
     async def acontinue_as_new(self, *args: Any, **kwargs: Any) -> None:
@@ -1138,7 +1118,7 @@ class StepMethods:
     def _ready(self) -> StepLog:
         """The record, where a step may be done now."""
         log = self._steps
-        if self._cancelled or log.is_over:
+        if self._cancelled or log.branches.is_over:
             raise log.ending(StepBoundary())
         if log.ended_by is not None:
             raise log.ended_by
@@ -1318,6 +1298,7 @@ class _Call:
         """What the coroutine of the call returns. Raises `StepTimeout` where it takes too long."""
         if self._seconds is None:
             return await call()
+        token = limited.set(True)
         try:
             async with asyncio.timeout(self._seconds) as limit:
                 return await call()
@@ -1325,6 +1306,8 @@ class _Call:
             if limit.expired():
                 raise self._late() from None
             raise
+        finally:
+            limited.reset(token)
 
     def _late(self) -> StepTimeout:
         return StepTimeout(f"The step {self.name!r} took longer than its timeout of {self._seconds:g} s.")

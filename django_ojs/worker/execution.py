@@ -615,6 +615,7 @@ async def _acall(run: JobRun) -> Any:
     try:
         if run.definition.durable is not None:
             await sync_to_async(run.begin_steps)()
+            _begin_branches(run)
         return await _called(run)
     finally:
         _end_copy(process)
@@ -622,10 +623,15 @@ async def _acall(run: JobRun) -> Any:
         await _settle(run)
 
 
+def _begin_branches(run: JobRun) -> None:
+    if (branches := run.context.branches) is not None:
+        branches.begin()
+
+
 async def _settle(run: JobRun) -> None:
     """Wait for the steps that an asynchronous handler is still doing, which has ended."""
-    if run.context.has_steps and run.forced_at is None and _is_on_loop():
-        await run.context.settle()
+    if (branches := run.context.branches) is not None and _is_on_loop():
+        await branches.settle(waits=run.forced_at is None)
 
 
 def _is_on_loop() -> bool:
@@ -664,6 +670,7 @@ def _awaited(run: JobRun, value: Awaitable[Any]) -> Any:
                 loop.call_soon_threadsafe(task.cancel)
 
         run.stop_by(stop)
+        _begin_branches(run)
         try:
             return await value
         finally:

@@ -1384,7 +1384,7 @@ def test_a_step_between_two_tries_ends_with_its_handler(calls: list[Any], monkey
     sleep = asyncio.sleep
 
     async def until_the_handler_has_ended(seconds: float) -> None:
-        while not calls[0]._steps.is_over:
+        while not calls[0].branches.is_over:
             await sleep(0)
 
     @job("flow.pause", durable=True, retry={"max_attempts": 1})
