@@ -301,8 +301,8 @@ BEGINNERS = {
 #: Where threads and tasks begin that are no `Part`.
 NO_PARTS = {
     # They end with what they are for: a request, a call, a stream, a step, a process that hands jobs back.
-    "client.steps", "database", "events.ids", "grpc.eventstream", "grpc.jobstream", "grpc.server", "guard",
-    "http.probes", "management.commands.ojs_grpc", "realtime.shutdown", "realtime.sse", "realtime.websocket",
+    "client.branches", "client.steps", "database", "events.ids", "grpc.eventstream", "grpc.jobstream", "grpc.server",
+    "guard", "http.probes", "management.commands.ojs_grpc", "realtime.shutdown", "realtime.sse", "realtime.websocket",
     "webhooks.transport", "worker.supervisor",
     # Their owner makes others: for the next request, webhook or job, or (the hub) in its own rounds.
     "http.waits", "realtime.handler", "realtime.hub", "scheduler.webhooks", "worker.execution",
