@@ -38,7 +38,8 @@ class Settings:
     #: two contradict each other: hyphens in job types, 409 for cancelling a cancelled job, no `completed_at` on an
     #: expired job.
     DIALECT: Literal["spec", "published"] = "spec"
-    #: The name of the service in the `source` of events: `ojs://<SERVICE_NAME>/api`.
+    #: The name of the service in the `source` of events: `ojs://<SERVICE_NAME>/api`, where spaces and what else a URI
+    #: does not have there are percent-encoded.
     SERVICE_NAME: str = "django-ojs"
     #: The release of the site's own code, such as a version or a commit, up to 64 characters. Workers say which one
     #: they run, and the charts of the admin show when its first worker came.

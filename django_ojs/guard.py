@@ -52,17 +52,17 @@ def threaded(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 async def uncancelled(function: Callable[..., T], *args: Any) -> T:
-    """What the function returns, called in a thread. A cancellation of the task is raised when it has returned."""
+    """What the function returns, called in a thread. A cancellation of the task is raised when it has ended, also in
+    place of what it raises, which is its cause."""
     doing, cancelled = asyncio.ensure_future(sync_to_async(function)(*args)), None
     while not doing.done():
         try:
             await asyncio.wait({doing})
         except asyncio.CancelledError as error:
             cancelled = error
-    value = doing.result()
     if cancelled is not None:
-        raise cancelled
-    return value
+        raise cancelled from (None if doing.cancelled() else doing.exception())
+    return doing.result()
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):

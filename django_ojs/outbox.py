@@ -92,6 +92,19 @@ def put_workflow(document: dict[str, Any]) -> workflow.WorkflowView:
     return workflow.WorkflowView(flow.row, steps, {})
 
 
+def place() -> str | None:
+    """The database whose outbox takes what is enqueued now; None: it is stored among the jobs at once.
+
+    That is so without an outbox, and in a transaction that is open in the database of the jobs and not in that of the
+    outbox, as around a handler that is `transactional="jobs"`: what is enqueued there is part of it.
+    """
+    if (source := ojs_settings.OUTBOX) is None:
+        return None
+    target = database(None)
+    alone = target != source and connections[target].in_atomic_block and not connections[source].in_atomic_block
+    return None if alone else source
+
+
 def home() -> str:
     """The alias of the database that holds the outbox. Call it only where there is one."""
     assert ojs_settings.OUTBOX is not None

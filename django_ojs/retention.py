@@ -150,9 +150,13 @@ def _prune_jobs(condition: Q, now: dt.datetime, batch: int, using: str) -> int:
 
 
 def _unneeded(jobs: QuerySet[Job], using: str) -> QuerySet[Job]:
-    """Without those of running workflows, which may pass their results and errors on."""
-    running = Workflow.objects.using(using).filter(state=Workflow.State.RUNNING)
-    return jobs.exclude(workflow_id__in=running.values("pk"))
+    """Without those of running workflows, which may pass their results and errors on, and without the completed ones of
+    failed workflows, which a retry does not run again."""
+    flows = Workflow.objects.using(using).order_by().values("pk")
+    # Looked up for each job: there may be many failed workflows, and few of them have jobs so old.
+    failed: Any = Subquery(flows.filter(pk=OuterRef("workflow_id"), state=Workflow.State.FAILED)[:1])
+    unneeded = ~Q(state=State.COMPLETED) | Q(workflow_id=None) | Q(IsNull(failed, True))
+    return jobs.exclude(workflow_id__in=flows.filter(state=Workflow.State.RUNNING)).filter(unneeded)
 
 
 def _prune_workflows(ages: Mapping[str, _Ages], now: dt.datetime, batch: int, using: str) -> int:
@@ -406,9 +410,14 @@ def _delete(jobs: QuerySet[Job], batch: int, using: str) -> int:
 def _delete_listed(jobs: QuerySet[Job], listed: Sequence[uuid.UUID], using: str) -> int:
     with atomic(using=using):
         fitting = still_fitting(jobs, listed, using, skip_locked=True)
-        rows = Job.objects.using(using).filter(pk__in=fitting).values_list("pk", "queue", "dead_letter", "workflow_id")
-        needed = _needed({flow for *_, flow in rows if flow is not None}, using)
-        doomed = [(pk, queue, dead) for pk, queue, dead, flow in rows if flow not in needed]
+        columns = ("pk", "queue", "dead_letter", "state", "workflow_id")
+        rows = Job.objects.using(using).filter(pk__in=fitting).values_list(*columns)
+        running, failed = _needed({flow for *_, flow in rows if flow is not None}, using)
+        doomed = [
+            (pk, queue, dead)
+            for pk, queue, dead, state, flow in rows
+            if flow not in running and not (state == State.COMPLETED and flow in failed)
+        ]
         if not doomed:
             return 0
         dead = Counter(queue for _, queue, dead in doomed if dead)
@@ -417,19 +426,21 @@ def _delete_listed(jobs: QuerySet[Job], listed: Sequence[uuid.UUID], using: str)
         return store_of(using).delete_jobs([pk for pk, *_ in doomed])
 
 
-def _needed(ids: set[uuid.UUID], using: str) -> set[uuid.UUID]:
-    """Those of these workflows that still need their jobs: they run, or another transaction is changing them.
+def _needed(ids: set[uuid.UUID], using: str) -> tuple[set[uuid.UUID], set[uuid.UUID]]:
+    """Those of these workflows that still need all their jobs, because they run or another transaction is changing
+    them; and those that need the completed ones, because they have failed and may be retried.
 
     A retry of a failed workflow does not touch its completed members, so their own locks tell nothing of it.
     """
     if not ids:
-        return set()
+        return set(), set()
     flows = Workflow.objects.using(using).filter(pk__in=ids).order_by("pk")
     locked = flows.select_for_update(skip_locked=store_of(using).skip_locked).values_list("pk", "state")
-    over = {pk for pk, state in locked if state != Workflow.State.RUNNING}
+    over = {pk: state for pk, state in locked if state != Workflow.State.RUNNING}
     if over:
         store_of(using).certify(flows.filter(pk__in=over), "finished_at")
-    return set(flows.values_list("pk", flat=True)) - over
+    failed = {pk for pk, state in over.items() if state == Workflow.State.FAILED}
+    return set(flows.values_list("pk", flat=True)) - over.keys(), failed
 
 
 def _pruned(queue: str, count: int, now: dt.datetime) -> Record:

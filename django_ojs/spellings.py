@@ -375,8 +375,6 @@ class _RateLimitSpelling(_PolicySpelling):
     def canonical(self, given: dict[str, Any], path: str, names: dict[str, str], counts: bool = True) -> dict[str, Any]:
         if self.is_canonical(given):
             return given
-        if not given.get("key") and given.get("max_per_second") is not None:
-            counts = False  # nothing else of it does
         rate = given.get("rate")
         flat = given.get("limit") if rate is None else None if isinstance(rate, dict) else rate
         found = dict(_canonical(self, given, path, names, counts and flat is not None))
@@ -577,6 +575,11 @@ def with_meta(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str,
 def read_retry(given: Any, path: str = "retry") -> dict[str, Any]:
     """`rules.retrypolicy.parse` of a policy in any of its spellings."""
     return _RETRY.read(retrypolicy.parse, given, path)
+
+
+def retry_below(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """What counts of a policy below another one that is merged with it: not what that one says in another word."""
+    return _without_rivals(below, above, RETRY)
 
 
 def read_unique(given: Any, path: str = "unique") -> unique.UniquePolicy:

@@ -113,5 +113,5 @@ class BulkActionAdmin(LivePage):
 
     @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, action: BulkAction) -> str:
-        changes = action.override or {}
+        changes = bulk.changes_of_action(action)
         return ", ".join(f"{name}: {display.ellipsized(value)}" for name, value in changes.items()) or display.NOTHING

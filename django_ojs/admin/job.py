@@ -54,13 +54,13 @@ from django_ojs.jobs import checkpoints, durableevents
 from django_ojs.jobs.cancel import CANCELLABLE, cancel
 from django_ojs.jobs.copy import duplicate
 from django_ojs.jobs.delete import delete, is_dead_letter
-from django_ojs.jobs.durableevents import Emitted
 from django_ojs.jobs.priority import PRIORITISABLE, prioritise
 from django_ojs.jobs.promote import ACTIVATABLE, RUNNABLE, activate, run_now
 from django_ojs.jobs.retry import restart_from, retry, retry_one
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.rules import redaction
+from django_ojs.rules.durableevents import Emitted
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.statistics import summary

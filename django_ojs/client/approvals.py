@@ -44,10 +44,11 @@ def approve(
         approval: the approval, or its id.
         by: a user whom it asks, or a superuser.
         approved: False rejects it.
-        data: what the user entered into its form: `form.data`, `request.POST`, or a dict.
+        data: what the user entered into its form: `form.data`, `request.POST`, or a dict. Who rejects need not fill
+            it in: only data that fit are kept then.
 
-    Raises NotFound, PermissionDenied, InvalidRequest for data that do not fit the form, and Conflict where it is
-    decided already.
+    Raises NotFound, PermissionDenied, InvalidRequest where data that do not fit the form are approved, and Conflict
+    where it is decided already.
     """
     from django_ojs.audit import Act
     from django_ojs.jobs import approvals

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from django_ojs.client.directives import StepBoundary, Suspended
@@ -21,6 +21,12 @@ from django_ojs.guard import logger
 LONGEST_BETWEEN_STEPS = 5.0
 #: Turns of the loop in which a branch goes on whose step or whose own branches have ended.
 TURNS = 10
+
+#: Where asyncio lets a task wait for others, and the functions there that do so.
+_PLACES = {asyncio.tasks.sleep.__code__.co_filename, asyncio.TaskGroup.__aexit__.__code__.co_filename}
+_FOR_OTHERS = {"_wait", "__aexit__", "_aexit", "_wait_for_one"}
+_IF_INNERMOST = {*_FOR_OTHERS, "wait_for"}  # which on Python 3.12 awaits a coroutine in its own task
+_Gathering: Any = getattr(asyncio.tasks, "_GatheringFuture", ())
 
 Ended = asyncio.Future[None]
 
@@ -39,20 +45,22 @@ class Branches:
         self._running: dict[Ended, None] = {}  # for each step that is being done, the oldest first
         self._beginning: set[Ended] = set()  # of those, for each that is about to wait for something
         self._begun = 0
-        self._tasks: dict[asyncio.Task[Any], asyncio.Task[Any] | None] = {}  # each with the one that has started it
+        self._handler: asyncio.Task[Any] | None = None  # the one that runs the handler itself
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # those that it, or one of them, has started
         self._resting: dict[asyncio.Task[Any] | None, tuple[Ended, ...]] = {}
         self._watch: asyncio.Task[None] | None = None  # it ends when no branch goes on
         self._changed: Ended | None = None
 
     def begin(self) -> None:
         """Know from now on the tasks that the handler starts, which is about to be called on this loop."""
-        self._loop = asyncio.get_running_loop()
-        if self._loop.get_task_factory() is None:
-            self._loop.set_task_factory(_known_task)
+        self._loop = loop = asyncio.get_running_loop()
+        self._handler = asyncio.current_task()
+        if not isinstance(make := loop.get_task_factory(), _KnownTasks):
+            loop.set_task_factory(_KnownTasks(make or _task))
 
-    def add(self, task: asyncio.Task[Any], parent: asyncio.Task[Any] | None) -> None:
+    def add(self, task: asyncio.Task[Any]) -> None:
         """Know this task of the handler until it ends."""
-        self._tasks[task] = parent
+        self._tasks[task] = None
         task.add_done_callback(self._remove)
 
     def _remove(self, task: asyncio.Task[Any]) -> None:
@@ -125,12 +133,13 @@ class Branches:
             begun, self._changed = self._begun, loop.create_future()
             if (step := self._step_in_flight(loop)) is not None:
                 await asyncio.wait({step, self._changed}, return_when=asyncio.FIRST_COMPLETED)
-            elif self._is_one_active():
+            elif active := self._active():
                 done, _ = await asyncio.wait({self._changed}, timeout=LONGEST_BETWEEN_STEPS)
                 if not done and begun == self._begun:
                     logger.warning(
-                        "%s waits, although a branch of its handler has been doing something else than a step for more "
-                        "than %g s. The next run begins that again: do it in a step.", label, LONGEST_BETWEEN_STEPS,
+                        "%s waits, although a branch of its handler (%s) has been doing something else than a step for "
+                        "more than %g s. The next run begins that again: do it in a step.",
+                        label, ", ".join(sorted({*map(self._name, active)})), LONGEST_BETWEEN_STEPS,
                     )  # fmt: skip
                     return
             else:  # one whose step has ended just now may be about to do another
@@ -142,30 +151,65 @@ class Branches:
     def _step_in_flight(self, loop: asyncio.AbstractEventLoop) -> Ended | None:
         """A step that is being done, and not one inside of which a branch rests."""
         around = {ended for inside in self._resting.values() for ended in inside}
-        return next((one for one in self._running if one not in around and one.get_loop() is loop), None)
+        return next((one for one in self._of_loop(self._running, loop) if one not in around), None)
 
-    def _is_one_active(self) -> bool:
-        """Whether a branch goes on, and not only waits for branches of its own."""
-        parents = {*self._tasks.values()}
-        return any(task not in self._resting and task not in parents for task in self._tasks)
+    @staticmethod
+    def _of_loop(found: Iterable[Ended], loop: asyncio.AbstractEventLoop) -> list[Ended]:
+        """Those that this loop can wait for: a thread of the handler's may do steps on a loop of its own."""
+        return [one for one in [*found] if one.get_loop() is loop]
+
+    def _active(self) -> list[asyncio.Task[Any]]:
+        """The branches, the handler's own code among them, that go on, and do not only wait for others."""
+        known = [*self._tasks] if self._handler is None else [self._handler, *self._tasks]
+        return [task for task in known if not (task.done() or task in self._resting or self._waits(task))]
+
+    def _waits(self, task: asyncio.Task[Any]) -> bool:
+        """Whether a task does nothing but wait for others: for one of them, in a gather or a TaskGroup, or by
+        `asyncio.wait` or `as_completed`."""
+        waiter = getattr(task, "_fut_waiter", None)
+        if waiter in self._tasks or isinstance(waiter, _Gathering):
+            return True
+        place: Any = task.get_coro()
+        while (code := getattr(place, "cr_code", None)) is not None:
+            place = place.cr_await
+            names = _FOR_OTHERS if hasattr(place, "cr_code") else _IF_INNERMOST
+            if code.co_name in names and code.co_filename in _PLACES:
+                return True
+        return False
+
+    def _name(self, task: asyncio.Task[Any]) -> str:
+        """What a task runs."""
+        return "its own code" if task is self._handler else str(getattr(task.get_coro(), "__qualname__", task))
 
     async def settle(self, *, waits: bool = True) -> None:
         """Let no step begin any more, and wait for those that are being done. Otherwise what they did would not be
         recorded, and would be done again."""
-        if waits and self._beginning:
-            await asyncio.wait(self._beginning)
-        self.is_over = True
-        if self._watch is not None:
-            self._watch.cancel()
-        while waits and self._running:
-            await asyncio.wait(self._running)
+        loop = asyncio.get_running_loop()
+        try:
+            if waits and (beginning := self._of_loop(self._beginning, loop)):
+                await asyncio.wait(beginning)
+        finally:  # the worker may end the wait
+            self.is_over = True
+            if self._watch is not None:
+                self._watch.cancel()
+        while waits and (going_on := self._of_loop(self._running, loop)):
+            await asyncio.wait(going_on)
 
 
-def _known_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **kwargs: Any) -> asyncio.Task[Any]:
-    """A task of the loop, which the run knows in which it is started."""
-    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **kwargs)
-    given: contextvars.Context | None = kwargs.get("context")
-    run = running.get() if given is None else given.get(running)
-    if run is not None and (branches := run.branches) is not None:
-        branches.add(task, asyncio.current_task(loop))
-    return task
+def _task(loop: asyncio.AbstractEventLoop, coroutine: Any, **kwargs: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop, **kwargs)
+
+
+class _KnownTasks:
+    """Makes the tasks of a loop, as what has made them before does, and lets the run know them in which they begin."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **kwargs: Any) -> Any:
+        task = self._make(loop, coroutine, **kwargs)
+        given: contextvars.Context | None = kwargs.get("context")
+        run = running.get() if given is None else given.get(running)
+        if run is not None and (branches := run.branches) is not None:
+            branches.add(task)
+        return task

@@ -511,7 +511,9 @@ def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[JobOptions]
     open transaction, so a commit cannot lose the job. This function also raises RuntimeError if a transaction is
     open, but not in the database that the job is written to.
     """
-    alias = ojs_settings.OUTBOX or database(None)
+    from django_ojs import outbox
+
+    alias = outbox.place() or database(None)
     if not connections[alias].in_atomic_block:
         others = sorted(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
         if others:
@@ -560,7 +562,7 @@ def _stored(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     from django_ojs import outbox
     from django_ojs.jobs.push import push
 
-    return push(documents) if ojs_settings.OUTBOX is None else outbox.put(documents)
+    return push(documents) if outbox.place() is None else outbox.put(documents)
 
 
 #: What the entries of `enqueue_many` look like.

@@ -20,7 +20,7 @@ from django_ojs.faults import or_migrate
 from django_ojs.messages import shown
 
 if TYPE_CHECKING:
-    from django_ojs.jobs.durableevents import Emitted
+    from django_ojs.rules.durableevents import Emitted
 
 EventKey: TypeAlias = str | int | uuid.UUID
 

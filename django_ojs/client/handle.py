@@ -161,12 +161,14 @@ class Handle(OtherWords):
     def _refuse_endless(self) -> None:
         """Raise RuntimeError for a job that was set aside in the outbox, and TransactionManagementError where the
         caller would wait inside the transaction that has to end first."""
+        from django_ojs import outbox
+
         kind, name, _ = self._what()
         if self.outbox_error:
             raise RuntimeError(
                 f"wait() for {kind} {name} would never end: it is set aside in the outbox. {self.outbox_error}"
             )
-        if connections[ojs_settings.OUTBOX or database(None)].in_atomic_block:
+        if connections[outbox.place() or database(None)].in_atomic_block:
             raise TransactionManagementError(
                 f"wait() for {kind} {name} inside an open transaction would never end: workers see the job, and this "
                 "transaction sees their work, only after its commit. Call wait() after the atomic block."
@@ -180,6 +182,9 @@ class JobHandle(Handle):
     enqueue middleware dropped the job; all other attributes of such a handle raise JobDropped. `in_outbox` is True
     while the job is on its way to another database (`OJS["OUTBOX"]`); its state is then the one that it will have
     there. `outbox_error` is not empty if that database has refused the job for good.
+
+    Where a step of a durable handler has returned it, its id and type are known, and the rest is read when it is asked
+    for: in an asynchronous handler `await handle.arefresh()` first.
     """
 
     __slots__ = ("_row", "created", "deduplicated", "dropped")
@@ -195,16 +200,22 @@ class JobHandle(Handle):
     def row(self) -> JobRow:
         if self._row is None:
             raise JobDropped("An enqueue middleware dropped this job: look at handle.dropped before you ask for more.")
+        if self._is_unread:
+            self.refresh()
         return self._row
 
     @property
+    def _is_unread(self) -> bool:
+        return self._row is not None and "state" not in self._row
+
+    @property
     def id(self) -> uuid.UUID:
-        value: uuid.UUID = self.row["id"]
+        value: uuid.UUID = (self._row or self.row)["id"]
         return value
 
     @property
     def type(self) -> str:
-        return str(self.row["type"])
+        return str((self._row or self.row)["type"])
 
     @property
     def queue(self) -> str:
@@ -358,6 +369,8 @@ class JobHandle(Handle):
     def __repr__(self) -> str:
         if self.dropped:
             return "<job dropped>"
+        if self._is_unread:
+            return f"<job {self.type} {self.id}>"
         return f"<job {self.type} {self.id}: {'in the outbox' if self.in_outbox else self.state}>"
 
 

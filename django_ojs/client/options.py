@@ -157,11 +157,13 @@ def split_schedule(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`; `retry` and `meta` are merged key by key. A new `at` replaces an old `delay`."""
+    """`over` on top of `base`; `retry` and `meta` are merged key by key, and a member of `retry` replaces what says the
+    same in another word. A new `at` replaces an old `delay`."""
     result = {**base, **over}
     for name in ("retry", "meta"):
         if isinstance(base.get(name), Mapping) and isinstance(over.get(name), Mapping):  # `attributes` refuses others
-            result[name] = {**base[name], **over[name]}
+            below = spellings.retry_below(base[name], over[name]) if name == "retry" else base[name]
+            result[name] = {**below, **over[name]}
     for name, rival in (("at", "delay"), ("delay", "at")):
         if name in over and rival not in over:
             result.pop(rival, None)

@@ -245,7 +245,7 @@ class StepLog:
         self.endings: list[BaseException] = []  #: all that steps have raised to end this run, in whatever branch of it
         self.branches = Branches()  #: of an asynchronous handler
         self.is_replayed = False  #: what undoes the job is known, and is called
-        self._loaded = False
+        self._loaded, self._begins_anew = False, False
         self._began, self._began_here = clock.now(), time.monotonic()
 
     def forget_order(self) -> None:
@@ -354,7 +354,12 @@ class StepLog:
         self.must(self.store.record(step, locked=locked))
         self._known[step.name] = step
 
+    def forget(self) -> None:
+        """The record is that of the handler that begins anew: nothing that this run still does belongs to it."""
+        self._begins_anew, self._known, self.branches.is_over = True, {}, True
+
     def _record_failed(self) -> None:
+        self.must(not self._begins_anew)
         with self._lock:
             failed, self._failed = self._failed, []
         for one in failed:
@@ -427,8 +432,10 @@ class StepLog:
         """Record that no user has decided in time, unless one has; the step as it is recorded."""
         self.store.time_out_approval(step)
         found = self.reload(step.name)
-        if found is None or not found.has_ended:
+        if found is None:
             raise self.ending(StepBoundary())
+        if not found.has_ended:  # the job is another's, or the approval has been decided and the step not been told
+            raise self.ending(Suspended(OPEN_EVENT_PAUSE))
         return found
 
     def finish(self, step: Step, *, locked: bool = False) -> None:
@@ -890,7 +897,7 @@ class StepMethods:
         if not isinstance(store, MemorySteps):
             raise StepError(
                 "context.emit is for tests with job_context(): use "
-                'context.step_transaction("NAME", lambda: django_ojs.emit_event("EVENT", "KEY", payload).is_new) here.'
+                'context.step_transaction("NAME", django_ojs.emit_event, "EVENT", "KEY", payload) here.'
             )
         key = durableevents.text_of(key)
         _check_event("name", event)
@@ -1066,7 +1073,7 @@ class StepMethods:
         arguments.ended_at = log.now()
         log.must(log.store.start_over(arguments))
         if log.store.using is not None:
-            log.branches.is_over = True  # what another branch does now is not of the run that begins anew
+            log.forget()
         raise log.ending(Suspended(0))
 
     async def acontinue_as_new(self, *args: Any, **kwargs: Any) -> None:

@@ -1,9 +1,10 @@
 """Keep what a step returns as JSON, and give it back as it was.
 
 JSON itself stays as it is. What JSON has no word for is written as an object with the key `$type`: dates and times,
-`Decimal`, `UUID`, `bytes`, tuples, sets, instances of Django models by their primary key, and the types that the site
-registers with `step_type`. Anything else is refused where it is returned, so that no handler finds something else when
-it runs again.
+`Decimal`, `UUID`, `bytes`, tuples, sets, instances of Django models by their primary key, handles of jobs by their ids,
+and the types that the site registers with `step_type`. Subclasses of `str`, `int` and `float`, such as a `SafeString`
+or a member of `TextChoices`, become plain values, as they do among the arguments of a job. Anything else is refused
+where it is returned, so that no handler finds something else when it runs again.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from django.apps import apps
 from django.db.models import Model
 
 from django_ojs import jsontext
+from django_ojs.client.handle import Handle, JobHandle
 from django_ojs.client.options import brief, check_json
 from django_ojs.messages import shown, with_article
+from django_ojs.rules.approvals import ApprovalDecision
+from django_ojs.rules.durableevents import Emitted
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
 TAG, VALUE = "$type", "value"
+#: What makes a plain value of an instance of a subclass, whatever that says that it is.
+_PLAIN: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 #: What is kept as it is, whatever its value.
 SCALARS = frozenset({str, int, bool, type(None)})
 
@@ -117,6 +123,25 @@ _register(frozenset, "frozenset", list, frozenset)
 _OF_ALL = frozenset({*_by_name, "dict"})
 
 
+def _of_job(handle: JobHandle) -> list[Any] | None:
+    if handle.dropped:
+        return None
+    return [handle.id, handle.type, "outbox" if handle.in_outbox else "created" if handle.created else "duplicate"]
+
+
+def _job(kept: list[Any] | None) -> JobHandle:
+    """A handle that a step returned. It reads the job's row when the handler asks: retention may have deleted it."""
+    if kept is None:
+        return JobHandle(None)
+    job_id, job_type, status = kept
+    return JobHandle({"id": job_id, "type": job_type}, status)
+
+
+_register(JobHandle, "ojs.job", _of_job, _job)
+_register(Emitted, "ojs.emitted", _fields_of, lambda values: Emitted(**values))
+_register(ApprovalDecision, "ojs.decision", _fields_of, lambda values: ApprovalDecision(**values))
+
+
 def encode(value: Any, step: str, path: str = "") -> str:
     """What the step returned as JSON text. Raises TypeError, which names the place, for what cannot be kept: in its
     result, or in what `path` says."""
@@ -165,10 +190,18 @@ def _encoded(value: Any, path: str, depth: int) -> Any:
         return _encoded_model(value, path)
     if (codec := _by_type.get(kind)) is not None:
         return {TAG: codec.name, VALUE: _encoded(codec.encode(value), path, depth + 1)}
+    for base, plain in _PLAIN.items():
+        if isinstance(value, base):
+            return plain(value)
     name = with_article(f"{kind.__module__}.{kind.__qualname__}")
+    if isinstance(value, Handle):
+        raise TypeError(
+            f"{brief(path)} is {name}, which cannot be kept with the job: return its id, and read it again with "
+            "django_ojs.get_workflow(id)."
+        )
     raise TypeError(
-        f"{brief(path)} is {name}, which cannot be kept with the job: take strings, numbers, "
-        "booleans, None, lists, dicts, dates, decimals, UUIDs or rows of models, or register the class with "
+        f"{brief(path)} is {name}, which cannot be kept with the job: take strings, numbers, booleans, None, lists, "
+        "dicts, dates, decimals, UUIDs, rows of models or handles of jobs, or register the class with "
         "django_ojs.step_type."
     )
 

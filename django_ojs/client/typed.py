@@ -93,12 +93,8 @@ class TypedArguments:
             return self._of(inner[0], name)
         if origin in (Union, types.UnionType):
             return self._of_union([one for one in inner if one is not types.NoneType], name)
-        if origin is tuple and inner:
-            return self._of_tuple(inner, name)
-        if isinstance(origin, type) and issubclass(origin, Mapping):
-            return _mapped(self._of(inner[1], name))
-        if isinstance(origin, type) and issubclass(origin, Sequence):
-            return _listed(self._of(inner[0], name))
+        if origin not in (None, Literal):
+            return self._of_container(kind, origin, inner, name)
         if kind is Any or origin is Literal or isinstance(kind, TypeVar):
             return None
         if isinstance(kind, type):
@@ -106,12 +102,32 @@ class TypedArguments:
                 return _of_enum(kind, name)
             if issubclass(kind, Model):
                 self.reads_database = True
-                return _of_model(kind)
+                return _of_model(kind, name)
             if kind in _SCALARS:
                 return _SCALARS[kind]
             if kind is object or issubclass(kind, str | int | float | types.NoneType | dict | list):
                 return None
-        raise InvalidHandler(f"its parameter {name} is {kind!r:.100}, and args=Typed knows {KNOWN}.")
+        raise _unknown(kind, name)
+
+    def _of_container(self, kind: Any, origin: Any, inner: tuple[Any, ...], name: str) -> Converter | None:
+        if not inner:  # `typing.List`, `tuple[()]`
+            return self._of(origin, name)
+        if origin is tuple:
+            return self._of_tuple(inner, name)
+        if isinstance(origin, type) and issubclass(origin, Mapping) and len(inner) == 2:
+            self._check_keys(inner[0], name)
+            return _mapped(self._of(inner[1], name))
+        if isinstance(origin, type) and issubclass(origin, Sequence):
+            return _listed(self._of(inner[0], name))
+        raise _unknown(kind, name)
+
+    def _check_keys(self, kind: Any, name: str) -> None:
+        """Refuse what JSON has no keys of: those are texts."""
+        if isinstance(kind, type) and issubclass(kind, str):  # members of a StrEnum, too
+            return
+        wrong = isinstance(kind, type) and kind not in (Any, object)
+        if wrong or self._of(kind, name) is not None:
+            raise InvalidHandler(f"its parameter {name} is a dict with keys that are no texts, and JSON has no others.")
 
     def _of_union(self, kinds: Sequence[Any], name: str) -> Converter | None:
         found = [self._of(kind, name) for kind in kinds]
@@ -132,6 +148,10 @@ class TypedArguments:
             lambda value: [one.encode(item) for one, item in zip(each, _sequence(value), strict=True)],
             lambda value: tuple(one.decode(item) for one, item in zip(each, _sequence(value), strict=True)),
         )
+
+
+def _unknown(kind: Any, name: str) -> InvalidHandler:
+    return InvalidHandler(f"its parameter {name} is {kind!r:.100}, and args=Typed knows {KNOWN}.")
 
 
 def _converted(way: str, name: str, converter: Converter | None, value: Any) -> Any:
@@ -225,9 +245,25 @@ def _of_enum(kind: type[enum.Enum], name: str) -> Converter:
     return Converter(lambda value: kind(value).value, kind)
 
 
-def _of_model(kind: type[Model]) -> Converter:
-    key = _SCALARS.get(uuid.UUID) if kind._meta.pk.get_internal_type() == "UUIDField" else _PLAIN
-    assert key is not None
+#: Of the kinds of primary keys that JSON does not have.
+_KEYS = {
+    "UUIDField": uuid.UUID, "DateField": dt.date, "DateTimeField": dt.datetime, "TimeField": dt.time,
+    "DurationField": dt.timedelta, "DecimalField": Decimal,
+}  # fmt: skip
+
+
+def _key_of(kind: type[Model]) -> Converter:
+    """How the primary key of a model gets onto the wire and back; that of a model it extends may be its own, too."""
+    field: Any = kind._meta.pk
+    while field.is_relation:
+        field = field.target_field
+    found = _KEYS.get(field.get_internal_type())
+    return _PLAIN if found is None else _SCALARS[found]
+
+
+def _of_model(kind: type[Model], name: str) -> Converter:
+    if kind._meta.abstract:
+        raise InvalidHandler(f"its parameter {name} is the abstract model {kind.__name__}, which has no instances.")
 
     def encode(value: Any) -> Any:
         if isinstance(value, Model):
@@ -236,6 +272,6 @@ def _of_model(kind: type[Model]) -> Converter:
             if value.pk is None:
                 raise TypeError("it is not saved, and has no primary key.")
             value = value.pk
-        return key.encode(value)
+        return _key_of(kind).encode(value)
 
-    return Converter(encode, lambda value: kind._default_manager.get(pk=key.decode(value)))
+    return Converter(encode, lambda value: kind._default_manager.get(pk=_key_of(kind).decode(value)))

@@ -24,7 +24,6 @@ from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import Handle, JobHandle, reason_text
 from django_ojs.client.options import TimedOptions, attributes, checked_options, id_text
 from django_ojs.client.otherwords import OF_WORKFLOW, OtherWords
-from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.faults import or_migrate
 from django_ojs.messages import shown
@@ -103,7 +102,7 @@ class PreparedWorkflow(OtherWords):
         Duplicate for an `id` that is taken, and what PUSH raises for the first jobs; Duplicate also for one that its
         unique policy would ignore.
         """
-        from django_ojs.outbox import put_workflow
+        from django_ojs.outbox import place, put_workflow
         from django_ojs.workflows import workflow
 
         document = self.document()
@@ -114,7 +113,7 @@ class PreparedWorkflow(OtherWords):
         if given := attributes(checked_options(options)):
             nested = given.pop("options", {})
             document["options"] = {**given, **nested}
-        if ojs_settings.OUTBOX is None:
+        if place() is None:
             return WorkflowHandle(or_migrate(workflow.create)(document))
         return WorkflowHandle(or_migrate(put_workflow)(document), in_outbox=True)
 

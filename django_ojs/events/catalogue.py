@@ -9,9 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from django_ojs import jsontext
+from django_ojs.conf import ojs_settings
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.rows import moment
 from django_ojs.states import State
@@ -51,6 +54,8 @@ ON_REQUEST: tuple[str, ...] = (
 
 #: Job events that must name the worker (events 4.1): '' where the claim named none.
 NAMES_WORKER = frozenset({"job.started", "job.heartbeat", "job.progress"})
+#: The component whose events have their worker in the `source`.
+WORKERS = "workers"
 
 #: Every change of a job's state under one name: made from stored events when it is read, never stored (events 1.4).
 STATE_CHANGED = "job.state_changed"
@@ -301,6 +306,17 @@ def of_webhook(type: str, subject: str, time: dt.datetime, component: str = "api
 
 def of_alert(type: str, time: dt.datetime, **data: Any) -> Record:
     return Record(type, time, "scheduler", str(data["about"]), data=jsontext.dumps(data))
+
+
+def origin() -> str:
+    """What the source of every event of this service begins with: `ojs://service/`, a URI whatever the service is
+    called (events 2.4)."""
+    return _origin(ojs_settings.SERVICE_NAME)
+
+
+@lru_cache(maxsize=16)
+def _origin(service: str) -> str:
+    return f"ojs://{quote(service, safe='', errors='replace')}/"
 
 
 def milliseconds_between(since: dt.datetime | None, until: dt.datetime | None) -> int:

@@ -24,9 +24,8 @@ from urllib.parse import unquote
 
 from django.db.models import Q
 
-from django_ojs.conf import ojs_settings
 from django_ojs.events import ids
-from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED, TRANSITIONS
+from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED, TRANSITIONS, WORKERS, origin
 from django_ojs.events.order import CHANGE, START, LogPosition
 from django_ojs.models import Event
 from django_ojs.models.fields import any_of, named
@@ -183,48 +182,45 @@ def _any_of(conditions: Iterable[Q]) -> Q:
     return found
 
 
-def _service() -> str:
-    return f"ojs://{ojs_settings.SERVICE_NAME}/"
-
-
 def _parts(source: str) -> tuple[str, str, str] | None:
     """Component, slash and worker of a source of ours; None for another service's.
 
     No worker is called with a NUL, and PostgreSQL refuses the very question.
     """
-    if not source.startswith(_service()) or "\0" in unquote(source):
+    if not source.startswith(origin()) or "\0" in unquote(source):
         return None
-    component, slash, worker = source.removeprefix(_service()).partition("/")
+    component, slash, worker = source.removeprefix(origin()).partition("/")
     return component, slash, unquote(worker)
 
 
 def _from_source(source: str) -> Q:
     """Full sources, or prefixes ending in `*`, against (component, worker)."""
     prefix = source.removesuffix("*")
-    if prefix != source and _service().startswith(prefix):
+    if prefix != source and origin().startswith(prefix):
         return ~_NOTHING
     parts = _parts(prefix)
     if parts is None:
         return _NOTHING
     component, slash, worker = parts
-    if prefix == source:
-        return Q(component=component, worker_id=worker) if worker else Q(component=component)
-    return Q(component=component) & named("worker_id", f"{worker}*") if slash else Q(component__startswith=component)
+    if prefix != source and not slash:
+        return Q(component__startswith=component)
+    if component != WORKERS:  # whatever worker the event names: its source does not
+        return _NOTHING if worker else Q(component=component)
+    return Q(component=component) & (Q(worker_id=worker) if prefix == source else named("worker_id", f"{worker}*"))
 
 
 def _comes_from(source: str, event: Event) -> bool:
     prefix = source.removesuffix("*")
-    if prefix != source and _service().startswith(prefix):
+    if prefix != source and origin().startswith(prefix):
         return True
     parts = _parts(prefix)
     if parts is None:
         return False
     component, slash, worker = parts
-    if prefix == source:
-        return event.component == component and worker in ("", event.worker_id)
-    if slash:
-        return event.component == component and event.worker_id.startswith(worker)
-    return event.component.startswith(component)
+    if prefix != source and not slash:
+        return event.component.startswith(component)
+    shown = event.worker_id if event.component == WORKERS else ""
+    return event.component == component and (shown == worker if prefix == source else shown.startswith(worker))
 
 
 # Changes of state

@@ -12,9 +12,8 @@ from urllib.parse import quote
 from django.db import router
 
 from django_ojs import clock, hooks
-from django_ojs.conf import ojs_settings
 from django_ojs.events import filters, ids, order
-from django_ojs.events.catalogue import NAMES_WORKER, Record
+from django_ojs.events.catalogue import NAMES_WORKER, WORKERS, Record, origin
 from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition, Resumption
 from django_ojs.models import Event
@@ -240,9 +239,9 @@ def notice(type: str, place: LogPosition, using: str, **data: Any) -> dict[str, 
 
 
 def source_of(component: str, worker_id: str = "") -> str:
-    """`ojs://service/component[/instance]`, worker ids percent-encoded (events 2.4)."""
-    base = f"ojs://{ojs_settings.SERVICE_NAME}/{component}"
-    return f"{base}/{quote(worker_id, safe='')}" if component == "workers" and worker_id else base
+    """`ojs://service/component[/instance]`, the service and worker ids percent-encoded (events 2.4)."""
+    base = f"{origin()}{component}"
+    return f"{base}/{quote(worker_id, safe='')}" if component == WORKERS and worker_id else base
 
 
 # From the end, page by page, for people: code that must miss nothing uses `read`

@@ -12,9 +12,9 @@ import dataclasses
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from django.conf import settings
@@ -51,6 +51,9 @@ from django_ojs.workerregistry.registration import effective_state
 MAX_ANSWER = 4_000_000
 #: The largest page that every list of the HTTP binding has.
 PAGE = 200
+REFUSED = -1  #: instead of a limit that is none
+#: The query of a request: the values of each parameter.
+Query: TypeAlias = Mapping[str, Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +235,7 @@ class CallRequest(HttpRequest):
 
     binding = "grpc"
 
-    def __init__(self, method: str, path: str, meta: dict[str, str], query: Mapping[str, str]) -> None:
+    def __init__(self, method: str, path: str, meta: dict[str, str], query: Query) -> None:
         super().__init__()
         self.method, self.path, self.path_info = method, path, path
         self.META = {"REQUEST_METHOD": method, "PATH_INFO": path, "CONTENT_TYPE": "application/json", **meta}
@@ -275,7 +278,7 @@ class _Exchange:
             body, more = _trimmed(response), (("x-ojs-trimmed", "args,meta"),)
         return RpcReply(body, self.request_id, metadata.trailers(self.request_id, self.headers) + more, jobs)
 
-    def _called(self, query: Mapping[str, str]) -> Document:
+    def _called(self, query: Query) -> Document:
         """The answer of the view as a document. Raises Refused."""
         operation = self.operation
         value = str(getattr(self.message, operation.target)) if operation.target else ""
@@ -339,14 +342,14 @@ class _Exchange:
 
     def _listed(self) -> Document:
         """As many pages of the list as the request asks for and one answer can hold."""
-        asked = {} if self.broken is not None else messages.read_request(self.message)
-        operation = self.operation
-        limit = asked.get("limit")
-        if not isinstance(limit, int) or limit < 1:
-            limit = operation.default if operation.default is not None else operation.most
+        operation, asked = self.operation, self._asked()
+        if (limit := _limit(asked.get("limit"))) == REFUSED:
+            self._called(asked)  # which says what is wrong, or takes it: it is beyond what a number here holds
+            limit = operation.most
+        limit = limit or operation.default or operation.most
         left = min(limit, operation.most)
-        query = {name: str(value) for name, value in asked.items() if name not in ("limit", "cursor")}
-        cursor, size = asked.get("cursor") or "", 0
+        query = {name: words for name, words in asked.items() if name not in ("limit", "cursor")}
+        cursor, size = (asked.get("cursor") or [""])[-1], 0
         items: list[Any] = []
         while True:
             count = min(left, PAGE)
@@ -364,12 +367,21 @@ class _Exchange:
         pagination.pop("next_cursor", None)
         return {**whole, operation.items: items} | ({"next_cursor": cursor} if cursor else {})
 
+    def _asked(self) -> Query:
+        """What the request asks for, as the query of HTTP has it. What cannot be read is refused once the caller is
+        known."""
+        try:
+            asked = {} if self.broken is not None else messages.read_request(self.message)
+        except OJSError as error:
+            self.broken, asked = error, {}
+        return {name: words for name, value in asked.items() if (words := _words(value))}
+
     def _page(
-        self, query: Mapping[str, str], cursor: str, count: int, room: int, *, first: bool
+        self, query: Query, cursor: str, count: int, room: int, *, first: bool
     ) -> tuple[Document | None, int]:  # fmt: skip
         """The next page of `count` items or fewer, such that they fit into `room` bytes; None where none does."""
         while True:
-            asked = {**query, "limit": str(count)} | ({"cursor": cursor} if cursor else {})
+            asked = {**query, "limit": [str(count)]} | ({"cursor": [cursor]} if cursor else {})
             page = self._called(asked)
             size = _size(self.operation, page[self.operation.items])
             if size <= room or not size or (first and count == 1):
@@ -412,12 +424,28 @@ def _resolved(path: str, urlconf: Any) -> tuple[str, ResolverMatch]:
     return prefix, resolver.resolve(prefix + path)
 
 
-def _query(values: Mapping[str, str]) -> QueryDict:
+def _query(values: Query) -> QueryDict:
     query = QueryDict(mutable=True)
-    for name, value in values.items():
-        query[name] = value
+    for name, words in values.items():
+        query.setlist(name, list(words))
     query._mutable = False
     return query
+
+
+def _words(value: Any) -> list[str]:
+    """A value of JSON as the values of a parameter: none for null, several for a list."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [word for item in value for word in _words(item)]
+    return [value if isinstance(value, str) else jsontext.dumps(value)]
+
+
+def _limit(words: Sequence[str] | None) -> int:
+    """How many items are asked for; 0 where nothing is said, `REFUSED` where it can be no number of items."""
+    if not words or not words[-1]:
+        return 0
+    return jsontext.digits(words[-1]) or REFUSED
 
 
 def _ordered(value: Any) -> Any:
@@ -468,13 +496,16 @@ def _hand_back(claims: Mapping[uuid.UUID, int]) -> None:
 
 def _of_job_alone(message: Any) -> bool:
     """Whether a heartbeat is for one job of a worker that it does not name."""
-    return bool(parse_id(message.id.lower()) and not message.worker_id)
+    said = message.attributes.get("worker_id")
+    kind = None if said is None else said.WhichOneof("kind")
+    named = message.worker_id or kind not in (None, "null_value", "string_value") or (kind and said.string_value)
+    return bool(parse_id(message.id.lower()) and not named)
 
 
 def _beat(message: Any, document: Document, reached: Q) -> Document:
     """The body of the heartbeat that is meant: for one job, or for a worker (OPS-4) and those of its jobs that are
     `reached`: a refusal would tell of the others."""
-    given, worker_id = message.id, message.worker_id
+    given, worker_id = message.id, message.worker_id or fields.text(document, "worker_id") or ""
     if not given and not worker_id:
         raise _missing("id", "Say in id which job the heartbeat is for, or in worker_id which worker lives.")
     if parse_id(given.lower()) and given != worker_id:

@@ -27,7 +27,7 @@ from django_ojs.http.serializers import AnswerSerializer, BodySerializer, Instan
 from django_ojs.jobs import durableevents
 from django_ojs.models import DurableEvent
 from django_ojs.rules import redaction
-from django_ojs.rules.durableevents import MAX_LENGTH, check
+from django_ojs.rules.durableevents import MAX_LENGTH, Emitted, check
 
 
 class DurableEventSerializer(AnswerSerializer):
@@ -38,7 +38,7 @@ class DurableEventSerializer(AnswerSerializer):
     payload = serializers.SerializerMethodField()
     created_at = InstantField()
 
-    def get_payload(self, event: DurableEvent | durableevents.Emitted) -> Any:
+    def get_payload(self, event: DurableEvent | Emitted) -> Any:
         return redaction.part("payload", event.payload, "", {})
 
 
@@ -49,7 +49,7 @@ class EmittedSerializer(DurableEventSerializer):
     is_new = serializers.BooleanField()
     jobs_woken = serializers.SerializerMethodField()
 
-    def get_jobs_woken(self, event: durableevents.Emitted) -> int:
+    def get_jobs_woken(self, event: Emitted) -> int:
         return len(event.job_ids)
 
 

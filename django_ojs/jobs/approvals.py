@@ -339,7 +339,8 @@ def decide(
     """Decide an approval, in the caller's transaction where one is open, and let its job go on.
 
     Args:
-        data: what was entered into its form, which is checked where it is approved.
+        data: what was entered into its form, which must fit where it is approved. Of who rejects, only data that fit
+            are kept.
         act: its entry in the audit log, unless the caller writes it.
 
     Raises NotFound, PermissionDenied, InvalidRequest for data that do not fit, and Conflict where it is not open any
@@ -356,7 +357,7 @@ def decide(
         raise fault("comment", phrase("must be a text of at most %(most)s characters", most=MAX_COMMENT), comment)
     if approval.state != _OPEN:
         raise decided(approval)
-    kept = clean(approval, data) if approved or data is not None else None
+    kept = clean(approval, data) if approved else _if_it_fits(approval, data)
     return _decide(approval_id, approved, by, comment, kept, act, using=using)
 
 
@@ -417,6 +418,19 @@ def clean(approval: Approval, data: Any) -> str | None:
             details={"actual_bytes": size, "max_bytes": most, "field": "data"},
         )
     return text
+
+
+def _if_it_fits(approval: Approval, data: Any) -> str | None:
+    """`clean` of who rejects, and need not fill in the form, nor is kept by one that is gone: None where that does not
+    fit. Raises InvalidRequest for data that no form asks for."""
+    if data is None:
+        return None
+    try:
+        return clean(approval, data)
+    except InvalidRequest:
+        if not approval.form and approval.schema is None:
+            raise
+        return None
 
 
 def _checked(approval: Approval, data: Any) -> str | None:
@@ -548,7 +562,19 @@ def sweep(*, limit: int = BATCH, using: str | None = None) -> int:
     live = Job.objects.using(using).filter(pk=OuterRef("job_id"), state__in=_LIVE)
     orphans = Approval.objects.using(using).filter(~Exists(live), state=_OPEN)
     ids = list(orphans.values_list("job_id", flat=True)[:limit])
-    return steps.close_approvals(ids, now, ended=True, using=using) if ids else 0
+    return _close_ended(ids, now, using=using) if ids else 0
+
+
+@retried
+def _close_ended(ids: Sequence[uuid.UUID], now: dt.datetime, *, using: str) -> int:
+    """Close the approvals of those of these jobs that have ended. A job that another transaction has locked is left to
+    the next pass of the scheduler: a retry may be about to run it, and its handler to ask again."""
+    with atomic(using=using):
+        store = store_of(using)
+        store.begin_writing()
+        locked = {row["id"] for row in store.lock(sorted(set(ids)), skip_locked=True)}
+        there = set(Job.objects.using(using).filter(pk__in=ids).values_list("pk", flat=True))
+        return steps.close_approvals(locked.union(set(ids) - there), now, ended=True, using=using)
 
 
 @retried

@@ -700,13 +700,19 @@ def filter_of_action(action: BulkAction) -> dict[str, Any]:
     return {name: value for name, value in action.filter.items() if name != "edge"}
 
 
+def changes_of_action(action: BulkAction) -> dict[str, Any]:
+    """What an action changes in the jobs that it retries, as it is shown: they are of any type that fits its filter."""
+    wanted = action.filter.get("type") or ""
+    return redaction.event(wanted if names.prefix(wanted) is None else "", action.override or {})
+
+
 def describe_action(action: BulkAction) -> dict[str, Any]:
     """An action as programs see it."""
     return {
         "id": action.pk, "action": action.verb, "state": action.state, "expected": action.expected,
         "matched": action.matched, "succeeded": action.succeeded, "failed": action.failed,
-        "filter": filter_of_action(action), "override": action.override, "per_minute": action.per_minute,
-        "errors": action.errors or [],
+        "filter": filter_of_action(action), "override": changes_of_action(action) or None,
+        "per_minute": action.per_minute, "errors": action.errors or [],
         "problem": action.problem or None,
         "actor": action.actor, "door": action.door, "created_at": format_instant(action.created_at),
         "finished_at": format_instant(action.finished_at) if action.finished_at else None,

@@ -31,7 +31,6 @@ committed before it began. SQLite has one writer at a time.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import hashlib
 import uuid
@@ -52,7 +51,7 @@ from django_ojs.messages import phrase
 from django_ojs.models import DurableEvent, Job, JobStep, UniqueLock
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules.approvals import EVENT as APPROVAL
-from django_ojs.rules.durableevents import check
+from django_ojs.rules.durableevents import Emitted, check
 from django_ojs.rules.steps import Step, StepKind
 from django_ojs.states import State
 from django_ojs.store import store_of
@@ -60,25 +59,6 @@ from django_ojs.store.steps import Holder
 
 #: Jobs that are locked and changed by one statement.
 _BATCH = 500
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Emitted:
-    """What became of an event that was emitted.
-
-    Attributes:
-        is_new: whether it is the first of this name and key. Otherwise it has changed nothing.
-        payload: that of the first.
-        created_at: when the first was emitted.
-        job_ids: the jobs that waited for it, and have it now.
-    """
-
-    name: str
-    key: str
-    is_new: bool
-    payload: Any
-    created_at: dt.datetime
-    job_ids: tuple[uuid.UUID, ...] = ()
 
 
 @replaceable("emit")

@@ -106,18 +106,21 @@ def find(name: str, *, using: str | None = None) -> Rule:
 def put(rule: Rule, *, using: str | None = None) -> bool:
     """Make a rule, or give the one of its name this definition, in its place; return whether it is new.
 
-    Raises `Conflict` where the setting has a rule of this name, `InvalidRequest` where there are too many.
+    Raises `Conflict` where the setting has a rule of this name, `InvalidRequest` where there are too many. A
+    limited caller may have as many rules as are left for others, so that others can always make some.
     """
     using = database(using)
     _refuse_fixed(rule.name)
     values = {name: getattr(rule, name) for name in ("delay_ms", "max_replays", "per_minute", "enabled", "limits")}
     values |= {"filter": dict(rule.filter), "updated_at": clock.now(using)}
+    store = store_of(using)
     with atomic(using=using):
+        store.begin_writing()
+        store.lock_stripes([_TURN])
         rows = ReplayRule.objects.using(using)
         if rows.filter(name=rule.name).update(**values):
             return False
-        if rows.count() + len(ojs_settings.REPLAY_RULES) >= replayrules.MAX_RULES:
-            raise InvalidRequest(phrase("There are %(most)s rules already.", most=replayrules.MAX_RULES))
+        _check_room(rule, [Limits.of_json(row.limits) for row in rows.only("limits")])
         try:
             with atomic(using=using):
                 rows.create(name=rule.name, created_at=values["updated_at"], **values)
@@ -164,6 +167,19 @@ def replay(*, using: str | None = None) -> int:
     if not any(rule.enabled for rule in asked) or maintenance.is_on(using=using):
         return 0
     return sum(_follow(rule, asked, using) for rule in asked if rule.enabled)
+
+
+def _check_room(new: Rule, known: Sequence[Limits]) -> None:
+    """Raise InvalidRequest where there may be no further rule; `known` are the limits of those that callers made."""
+    free = replayrules.MAX_RULES - len(known) - len(ojs_settings.REPLAY_RULES)
+    if free <= 0:
+        raise InvalidRequest(phrase("There are %(most)s rules already.", most=replayrules.MAX_RULES))
+    limits = Limits.of_json(new.limits)
+    if not limits.unlimited and known.count(limits) >= free:
+        raise InvalidRequest(
+            f"Callers with these limits have {known.count(limits)} rules, and as few as {free} are left for others.",
+            hint="Delete a rule that is no longer needed, or let a caller without limits make this one.",
+        )
 
 
 def _refuse_fixed(name: str) -> None:

@@ -1,6 +1,11 @@
-"""Say what may be the name and the key of an event that durable handlers wait for."""
+"""Say what may be the name and the key of an event that durable handlers wait for, and what became of one."""
 
 from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import uuid
+from typing import Any
 
 from django_ojs.errors import InvalidRequest
 from django_ojs.messages import phrase, shown
@@ -11,6 +16,25 @@ MAX_LENGTH = 200
 RESERVED = "$"
 #: What a job waits for that runs other jobs; its key is the id of their workflow.
 CHILDREN_ENDED = "$workflow.ended"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Emitted:
+    """What became of an event that was emitted.
+
+    Attributes:
+        is_new: whether it is the first of this name and key. Otherwise it has changed nothing.
+        payload: that of the first.
+        created_at: when the first was emitted.
+        job_ids: the jobs that waited for it, and have it now.
+    """
+
+    name: str
+    key: str
+    is_new: bool
+    payload: Any
+    created_at: dt.datetime
+    job_ids: tuple[uuid.UUID, ...] = ()
 
 
 def check(field: str, text: object) -> None:

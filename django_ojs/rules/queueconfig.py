@@ -11,7 +11,7 @@ from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import durations, ratelimit, retrypolicy
-from django_ojs.rules.faults import checked, fault, flag, integer, queue_name, share
+from django_ojs.rules.faults import checked, fault, flag, integer, queue_name, share, shorten
 
 MemberReader = Callable[[Any, str], Any]
 
@@ -28,9 +28,9 @@ def check(given: object, path: str = "config") -> dict[str, Any]:
     """
     if not isinstance(given, dict):
         raise fault(path, phrase('must be an object such as {"concurrency": 5}'), given)
-    if jsontext.is_deeper(given, MAX_DEPTH):
-        raise fault(path, phrase("must not nest deeper than %(most)s levels", most=MAX_DEPTH))
     for name, value in given.items():
+        if jsontext.is_deeper(value, MAX_DEPTH - 1):
+            raise fault(shorten(name), phrase("must not nest deeper than %(most)s levels", most=MAX_DEPTH))
         if value is not None and name in _READERS:
             _READERS[name](value, name)
     return given

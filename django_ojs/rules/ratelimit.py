@@ -88,8 +88,6 @@ def parse(given: object, path: str = "rate_limit", *, fault: MakeError = envelop
         raise fault(path, phrase('must be an object such as {"key": "mail", "concurrency": 5}'), given)
     given = {name: value for name, value in given.items() if value is not None}
     key = _key(given, path, fault)
-    if not key and "max_per_second" in given:
-        return RatePolicy(throttle=_per_second(given["max_per_second"], f"{path}.max_per_second", fault))
     rate = _rate(given, path, fault)
     throttle = _window(given["throttle"], f"{path}.throttle", fault) if "throttle" in given else None
     if throttle is None and "max_per_second" in given:

@@ -198,16 +198,28 @@ class Rules:
 _LOGS = frozenset({"logs", "args", "meta", "result", "errors", "checkpoint"})
 #: Shorter texts are no secrets, and would be found everywhere.
 _SHORTEST = 3
-#: `token=abc`, `"token": "abc"`: a name and what it is said to be, in a message.
-_PAIR = re.compile(r"""([\w.-]{1,100})(["']?\s*[=:]\s*)("[^"\n]*"|'[^'\n]*'|[^\s,;)\]}]+)""")
+#: `token=`, `"token": `: a name in a message, before what it is said to be; also in JSON inside of JSON, `\"token\":`.
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]+)\\*["']?\s*[=:]\s*""")
+#: A text in quotes, to the end of the line where it has no other. A quote behind a backslash does not end it.
+_QUOTED = r"""(\\{0,32}["'])(?:\\.|[^\n])*?(?:(?<!\\)\1|(?=\n)|\Z)"""
+#: What a name is said to be: a text in quotes; else a word, with the scheme of credentials before it. What is in
+#: brackets is `_end_of_brackets`.
+_VALUE = re.compile(
+    rf"""(?:[bru]{{1,2}}(?=["']))?{_QUOTED}"""
+    r"""|(?:(?:bearer|basic|digest|negotiate|token|apikey)[ ]+)?[^\s,;)\]}]+""",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(_QUOTED)
+#: The end of a text that was too long to be stored (`errorobjects.cut`): what stands before it may be half a secret.
+_CUT = re.compile(r"… \[cut: [0-9]+ characters\]\Z")
 
 
 class Logs:
     """What may be shown of the lines that the handler of one job has logged.
 
     They are hidden as a whole where a part of the job is that they may repeat. Of others the members that are hidden by
-    their names are masked: in their fields, and in messages and tracebacks wherever the values stand that such members
-    have in the job's arguments and meta, and wherever such a name stands before a value.
+    their names are masked: in their fields; and in messages, tracebacks and texts of fields wherever the values stand
+    that such members have in the job's arguments and meta, and wherever such a name stands before a value.
     """
 
     def __init__(self, job_type: str, args: Any, meta: Any) -> None:
@@ -215,8 +227,9 @@ class Logs:
         hidden = rules.hidden(job_type, meta) if rules else frozenset()
         self.hidden = not hidden.isdisjoint(_LOGS)
         self._backtraces = self.hidden or "backtraces" in hidden
-        secrets = sorted(rules.secrets([args, meta]), key=len, reverse=True) if rules and not self.hidden else []
-        self._secrets = re.compile("|".join(map(re.escape, secrets))) if secrets else None
+        found = rules.secrets([args, meta]) if rules and not self.hidden else ()
+        self._all = sorted(found, key=len, reverse=True)
+        self._secrets = re.compile("|".join(map(re.escape, self._all))) if self._all else None
 
     def message(self, text: str) -> str:
         if self._rules is None or not text:
@@ -236,28 +249,75 @@ class Logs:
         return self._texts(self._rules.payload(value))
 
     def _texts(self, value: Any) -> Any:
-        if self._secrets is None:
-            return value
         if isinstance(value, list):
             return [self._texts(item) for item in value]
         if isinstance(value, dict):
             return {name: self._texts(item) for name, item in value.items()}
+        if isinstance(value, str):
+            return self._masked(value)
         if value is None or isinstance(value, bool):
             return value
-        shown = value if isinstance(value, str) else str(value)
-        masked = self._secrets.sub(MASK, shown)
+        shown = str(value)
+        masked = self._without_secrets(shown)
         return value if masked == shown else masked
 
     def _masked(self, text: str) -> str:
         assert self._rules is not None
-        if self._secrets is not None:
-            text = self._secrets.sub(MASK, text)
-        return _PAIR.sub(self._pair, text) if self._rules.has_keys else text
+        text = self._without_secrets(text)
+        return self._without_pairs(text) if self._rules.has_keys else text
 
-    def _pair(self, found: re.Match[str]) -> str:
+    def _without_secrets(self, text: str) -> str:
+        if self._secrets is None:
+            return text
+        if (cut := _CUT.search(text)) is None:
+            return self._secrets.sub(MASK, text)
+        whole = text[: cut.start()]
+        end = min(_begins(secret, whole) for secret in self._all)
+        return self._secrets.sub(MASK, whole[:end]) + (MASK if end < len(whole) else "") + cut.group()
+
+    def _without_pairs(self, text: str) -> str:
+        """Without what follows the names that are hidden, wherever they stand: also inside of what another name is."""
         assert self._rules is not None
-        name, between, _value = found.groups()
-        return f"{name}{between}{MASK}" if self._rules.is_key(name) else found.group()
+        parts, place = [], 0
+        for found in _NAME.finditer(text):
+            if found.start() >= place and self._rules.is_key(found[1]) and (end := _value_end(text, found.end())):
+                parts += [text[place : found.end()], MASK]
+                place = end
+        return "".join([*parts, text[place:]])
+
+
+def _value_end(text: str, start: int) -> int:
+    """Where the value that begins here ends; 0 where there is none."""
+    if text[start : start + 1] in ("[", "{", "("):
+        return _end_of_brackets(text, start)
+    found = _VALUE.match(text, start)
+    return found.end() if found else 0
+
+
+def _end_of_brackets(text: str, start: int) -> int:
+    """Behind the bracket that closes the one at `start`, or the end of the line. Those in quotes close none."""
+    depth, place = 0, start
+    while place < len(text):
+        if text[place] == "\n":
+            return place
+        if quoted := _TEXT.match(text, place):
+            place = quoted.end()
+            continue
+        depth += (text[place] in "[{(") - (text[place] in ")}]")
+        place += 1
+        if not depth:
+            return place
+    return len(text)
+
+
+def _begins(secret: str, text: str) -> int:
+    """Where in this text a secret begins that goes on behind its end; the end, where none does."""
+    place = text.find(secret[:_SHORTEST], max(len(text) - len(secret), 0))
+    while place >= 0:
+        if secret.startswith(text[place:]):
+            return place
+        place = text.find(secret[:_SHORTEST], place + 1)
+    return len(text)
 
 
 _compiled: tuple[Mapping[str, Any], Rules] | None = None

@@ -27,7 +27,7 @@ from django_ojs.guard import Interrupted, log_fault, may_fail, may_fail_inside
 from django_ojs.hooks import together
 from django_ojs.messages import shown
 from django_ojs.registry import InvalidHandler, is_coroutine_function, registry
-from django_ojs.rules import names
+from django_ojs.rules import names, redaction
 from django_ojs.states import TERMINAL
 from django_ojs.tasks import results
 from django_ojs.tasks.options import check_backend
@@ -315,12 +315,13 @@ def _sender(result: AnyResult) -> type:
 def _send_finished(definition: TaskDefinition, context: JobContext, row: JobRow) -> None:
     result = results.from_row(definition.task, row)
     error = context.metadata.pop(_EXCEPTION, None)
-    if error is None or result.state == "completed":
+    hidden = any(redaction.hides(part, context.type, context.meta) for part in ("errors", "backtraces"))
+    if error is None or hidden or result.state == "completed":
         task_finished.send_robust(sender=_sender(result), task_result=result)
         return
     try:
         raise error
-    except BaseException:  # noqa: BLE001 - error trackers ask sys.exc_info() in their receivers
+    except BaseException:  # noqa: BLE001 - error trackers ask sys.exc_info() in their receivers, as Django's log does
         task_finished.send_robust(sender=_sender(result), task_result=result)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, Type
 from django.db import connections, transaction
 from django.test.utils import TestContextDecorator
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, outbox
 from django_ojs.client.definition import Enqueuer
 from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import Duration, decode_arguments, milliseconds
@@ -118,7 +118,7 @@ class Lasting:
     """Whether what was enqueued just now is still there: true until the transaction around it is rolled back."""
 
     def __init__(self) -> None:
-        using = ojs_settings.OUTBOX or database(None)
+        using = outbox.place() or database(None)
         self._connection = connections[using]
         self._committed = not self._connection.in_atomic_block
         self._hook: Callable[[], None] = self._commit

@@ -33,7 +33,6 @@ from django_ojs.cron import schedules
 from django_ojs.database import database
 from django_ojs.jobs import compensations, durableevents, timers
 from django_ojs.jobs.candidates import Pushed, PushOutcome
-from django_ojs.jobs.durableevents import Emitted
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import requeue
 from django_ojs.limits import claim
@@ -41,6 +40,7 @@ from django_ojs.messages import jobs
 from django_ojs.models import Approval, CronSchedule, Job
 from django_ojs.models.job import JobRow
 from django_ojs.registry import registry
+from django_ojs.rules.durableevents import Emitted
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.states import State
 from django_ojs.store.values import Choice
@@ -270,10 +270,16 @@ class RunningJobs(Jobs):
             pass
         while outbox.relay():
             pass
-        while children.follow_up(using=self._engine.using) + compensations.follow_up(using=self._engine.using):
+        while self._follow_up():
             pass
         names = queues or self._busy_queues()
         return self._engine.claim(names) if names else None
+
+    def _follow_up(self) -> int:
+        """Do what the scheduler would for durable jobs that have ended: enqueue what undoes them, and cancel what they
+        have left running."""
+        using = self._engine.using
+        return children.follow_up(using=using) + compensations.follow_up(using=using)
 
     def _busy_queues(self) -> list[str]:
         waiting = Job.objects.using(self._engine.using).filter(state__in=WAITING, type__in=registry.types())
@@ -322,6 +328,7 @@ class _ThreadWork(threading.local):
         self.busy = False
         self.waiting: deque[uuid.UUID] = deque()
         self.suspended: set[uuid.UUID] = set()  #: jobs that wait for events, or for jobs that they run
+        self.follow_up = False  #: whether a durable job may have ended
 
 
 class InlineJobs(RunningJobs):
@@ -376,6 +383,18 @@ class InlineJobs(RunningJobs):
 
         return self._act(decide)
 
+    def on_cancel_jobs(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """What undoes these jobs runs at once."""
+
+        def cancel() -> T:
+            self._thread.follow_up = True
+            return verb(*args, **kwargs)
+
+        return self._act(cancel)
+
+    def on_cancel_workflow(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        return self.on_cancel_jobs(verb, *args, **kwargs)
+
     def on_together(self, verb: Callable[..., T], act: Callable[[], T]) -> T:
         return self._act(lambda: verb(act))
 
@@ -406,8 +425,8 @@ class InlineJobs(RunningJobs):
         errors: list[BaseException] = []
         mine.busy = True
         try:
-            while mine.waiting:
-                error = self._finish(mine.waiting.popleft())
+            while mine.waiting or (mine.follow_up and self._follow_up()):
+                error = self._finish(mine.waiting.popleft()) if mine.waiting else None
                 if error is not None:
                     errors.append(error)
                 if mine.suspended:
@@ -415,7 +434,7 @@ class InlineJobs(RunningJobs):
                     mine.suspended -= free
                     mine.waiting += sorted(free)
         finally:
-            mine.busy = False
+            mine.busy = mine.follow_up = False
             mine.waiting.clear()
             mine.suspended.clear()
         if errors and self.raise_errors:
@@ -425,7 +444,8 @@ class InlineJobs(RunningJobs):
         """Run a job until it has ended; the last exception if that is the dead letter queue."""
         for _ in range(ENDLESS):
             row = self._engine.find(job_id)
-            if row is None or row["state"] not in WAITING or registry.get(row["type"]) is None:
+            definition = None if row is None else registry.get(row["type"])
+            if row is None or row["state"] not in WAITING or definition is None:
                 return None
             if row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=self._engine.using):
                 self._thread.suspended.add(job_id)
@@ -438,6 +458,7 @@ class InlineJobs(RunningJobs):
                 if claimed is None:
                     return None
                 done = self._perform(claimed)
+            self._thread.follow_up |= definition.durable is not None
             if done.state == State.DISCARDED:
                 return None if isinstance(done.exception, Discard) else done.exception
         raise RuntimeError(f"The job {job_id} did not end after {ENDLESS} runs.")

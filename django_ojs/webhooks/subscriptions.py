@@ -12,6 +12,7 @@ import datetime as dt
 import re
 import secrets
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.filters import NARROWING
 from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
+from django_ojs.models.job import UniqueLock
 from django_ojs.rules import names
 from django_ojs.rules.faults import fault, known_only
 from django_ojs.store import store_of
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 #: How long the secret before the current one still signs (events 6.3).
 OVERLAP = dt.timedelta(hours=24)
+#: Two callers who subscribe take turns by this lock.
+_TURN = zlib.crc32(b"webhook subscriptions") % UniqueLock.STRIPES
 #: What is shown in place of the value of a custom header.
 HIDDEN = "***"
 #: What is stored in the row as it was read: a new field of a subscription is named here, or handled beside it.
@@ -58,8 +62,9 @@ def create(
 ) -> tuple[WebhookSubscription, str]:
     """Store a subscription; returns it and its secret, which nothing will show again.
 
-    `limited`: the caller who defines it may see its queues and job types only. Raises `Conflict` when there are
-    `WEBHOOK_MAX_SUBSCRIPTIONS`, `Unsupported` where a package is missing.
+    `limited`: the caller who defines it may see its queues and job types only, and may have as many subscriptions as
+    are left for others. Raises `Conflict` when there are `WEBHOOK_MAX_SUBSCRIPTIONS`, `Unsupported` where a package is
+    missing.
     """
     using = database(using)
     now = clock.now(using)
@@ -69,18 +74,30 @@ def create(
         secret=seal(secret), headers=_sealed(definition.headers), created_at=now, updated_at=now,
         **{name: getattr(definition, name) for name in _PLAIN},
     )  # fmt: skip
+    store = store_of(using)
     with atomic(using=using):
-        if WebhookSubscription.objects.using(using).count() >= ojs_settings.WEBHOOK_MAX_SUBSCRIPTIONS:
-            raise Conflict(
-                phrase(
-                    "There are %(most)s webhook subscriptions, as many as there may be.",
-                    most=ojs_settings.WEBHOOK_MAX_SUBSCRIPTIONS,
-                ),
-                hint="Delete one that is no longer needed, or raise OJS['WEBHOOK_MAX_SUBSCRIPTIONS'].",
-            )
+        store.begin_writing()
+        store.lock_stripes([_TURN])
+        _check_room(by, limited, using)
         subscription.save(using=using, force_insert=True)
         _record("created", subscription, now, using, by=by, events=subscription.events)
     return subscription, secret
+
+
+def _check_room(by: str, limited: bool, using: str) -> None:
+    """Raise Conflict where there may be no further subscription of this caller."""
+    rows, most = WebhookSubscription.objects.using(using), ojs_settings.WEBHOOK_MAX_SUBSCRIPTIONS
+    hint = "Delete one that is no longer needed, or raise OJS['WEBHOOK_MAX_SUBSCRIPTIONS']."
+    free = most - rows.count()
+    if free <= 0:
+        said = phrase("There are %(most)s webhook subscriptions, as many as there may be.", most=most)
+        raise Conflict(said, hint=hint)
+    if limited and (own := rows.filter(created_by=by, limited=True).count()) >= free:
+        said = phrase(
+            "This caller has %(own)s webhook subscriptions, and as few as %(free)s are left for others.",
+            own=own, free=free,
+        )  # fmt: skip
+        raise Conflict(said, hint=hint)
 
 
 def get(pk: uuid.UUID, *, using: str | None = None) -> WebhookSubscription:

@@ -798,12 +798,19 @@ def _end_behind(run: JobRun, exc: BaseException) -> BaseException | None:
         if id(one) not in behind:
             behind.add(id(one))
             pending += [earlier for earlier in (one.__cause__, one.__context__) if earlier is not None]
+    if isinstance(kept, Suspended) and kept is not run.context.ended_by and _is_forced(run, exc):
+        return None  # the wait of one branch: the others went on, and were to end
     if kept is not None:
         what, shown = _loggable(run.context, exc)
         _log(logging.WARNING, run.context,
              "%s %s has raised another exception after a step had ended its run, which ends as the step said: %s",
              f"let its except clauses raise {type(kept).__name__} again, in place of {what}", shown)  # fmt: skip
     return kept
+
+
+def _is_forced(run: JobRun, exc: BaseException) -> bool:
+    """Whether this came of an interruption that a handler cannot decline."""
+    return run.forced_at is not None and runs.is_interruption(exc)
 
 
 def _ask_handler(run: JobRun, exc: BaseException, outcome: RunOutcome) -> None:

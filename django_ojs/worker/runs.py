@@ -172,9 +172,9 @@ class JobRun:
 
         The first reason counts. A handler that was only asked (its job is lost, say) may be forced later.
         """
-        self.context.cancel()
         with self._lock:
-            self.interruption = self.interruption or reason
+            self.interruption = self.interruption or reason  # before a step can end the run for it
+            self.context.cancel()
             self.doubtful_at = float("-inf")
             if force and self.forced_at is None:
                 self.forced_at = time.monotonic()
@@ -186,8 +186,15 @@ class JobRun:
         return of_interruption(self.interruption or reason, self.timeout_ms, began=self.began)
 
     def stopped_between_steps(self) -> RunOutcome:
-        """What becomes of this run, which ended between two of its steps: it was told to, or its job is another's."""
-        return of_interruption(self.interruption or Interruption.LOST, self.timeout_ms, began=False)
+        """What becomes of this run, which ended between two of its steps: it was told to, or its job is another's.
+
+        A run that was not told may have met what another one had recorded, or its own handler that begins anew. So the
+        worker hands the job back, instead of leaving it until its reservation ends. The server refuses that where
+        another worker has the job.
+        """
+        if self.interruption is None:
+            return NotRun()
+        return of_interruption(self.interruption, self.timeout_ms, began=False)
 
 
 class Interruption(enum.Enum):

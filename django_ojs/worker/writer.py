@@ -223,7 +223,8 @@ class Writer(Service):
         rejected = self._send(acks, locked)
         failures += [_as_failure(done, error) for done, error in rejected]
         for done, error in self._send(failures, locked):
-            logger.error("The outcome of job %s was refused: %s", done.job_id, error)
+            if not (done.requeue and isinstance(error, NotFound)):  # what is gone need not be handed back
+                logger.error("The outcome of job %s was refused: %s", done.job_id, error)
         left = [item for item in batch if item[0].id in locked] if locked else []
         self.completed += _number_completed(batch) - _number_completed(left)
         self.completed -= sum(isinstance(done, Ack) for done in self._unreported[before:])

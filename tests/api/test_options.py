@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs import spellings
 from django_ojs.client.options import HANDLER_NAMES, attributes, checked_options, merged, milliseconds
 from django_ojs.errors import InvalidRetryPolicy, OJSError
 from django_ojs.rules import durations
@@ -150,6 +151,20 @@ def test_retry_and_meta_are_merged_and_at_replaces_delay() -> None:
     assert merged(base, over) == {
         "retry": {"max_attempts": 1, "jitter": False}, "meta": {"a": 1, "b": 2}, "at": "now", "queue": "b",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "below, above",
+    [
+        ({"initial_interval": "30s"}, {"initial_interval_ms": 500}),
+        ({"initial_interval_ms": 30_000}, {"initial_interval": "500ms"}),
+        ({"initial_delay_ms": 30_000}, {"initial_interval_ms": 500}),
+        ({"initial_interval_ms": 30_000}, {"initial_delay_ms": 500}),
+    ],
+)
+def test_of_two_words_for_one_member_of_retry_that_of_the_call_counts(below: Any, above: Any) -> None:
+    options = merged({"retry": {**below, "max_attempts": 5}}, {"retry": above})
+    assert spellings.read_retry(attributes(options)["retry"]) == {"initial_ms": 500, "max_attempts": 5}
 
 
 @pytest.mark.parametrize("two_seconds", [2, 2.0, "2s", "PT2S", dt.timedelta(seconds=2)])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import typing
 import uuid
 from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import AbstractUser, Group, User
 from django.db import models
 
 from django_ojs import JobContext, Typed, chain, enqueue, enqueue_many, get_job, job
+from django_ojs.models import WorkflowStart
 from django_ojs.registry import InvalidHandler, Registry
 from django_ojs.testing import WorkerJobs, fake, job_context
 
@@ -47,6 +49,9 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (tuple[dt.date, ...], (dt.date(2026, 1, 15),), ["2026-01-15"]),
     (tuple[int, Decimal], (1, Decimal("2.0")), [1, "2.0"]),
     (dict[str, list[Decimal]], {"a": [Decimal(1)]}, {"a": ["1"]}),
+    (typing.List, [1, "a"], [1, "a"]),  # noqa: UP006 - as sites write it
+    (typing.Dict, {"a": 1}, {"a": 1}),  # noqa: UP006
+    (dict[Literal["a"], Decimal], {"a": Decimal(1)}, {"a": "1"}),
     (Literal["a"], "a", "a"),
     (Any, {"a": [1.5, None]}, {"a": [1.5, None]}),
 ]
@@ -100,6 +105,18 @@ def test_an_instance_is_read_again_when_the_handler_begins(handlers: Registry, o
         greet.enqueue(User(pk=1))
 
 
+def test_the_key_of_an_instance_may_be_that_of_another_model(handlers: Registry, ojs_worker: WorkerJobs) -> None:
+    seen: list[Any] = []
+    handler = typed(WorkflowStart, seen)
+    plain = job("test.plain")(lambda: None)
+    chain(plain.s()).enqueue()
+    ojs_worker.drain()
+    start = WorkflowStart.objects.get()
+    assert handler.enqueue(start).args == [str(start.pk)]
+    ojs_worker.drain().raise_first()
+    assert seen == [start]
+
+
 def test_workflows_lists_and_calls_of_children_have_them(handlers: Registry) -> None:
     seen: list[Any] = []
     handler = typed(uuid.UUID, seen)
@@ -143,7 +160,10 @@ def test_another_value_is_refused_where_it_is_enqueued_and_fails_the_attempt_tha
     "kind, match",
     [
         (uuid.UUID | dt.date, "one of several types"), (set[int], "knows UUID, date"), (bytes, "knows UUID, date"),
-        ("Missing", "cannot read the annotations"),
+        ("Missing", "cannot read the annotations"), (tuple[()], "knows UUID, date"),
+        (typing.Set, "knows UUID, date"), (typing.Counter[str], "knows UUID, date"),  # noqa: UP006
+        (dict[uuid.UUID, int], "keys that are no texts"), (dict[int, str], "keys that are no texts"),
+        (AbstractUser, "the abstract model AbstractUser"),
         (enum.Enum("Odd", {"A": (1, 2)}), "values are not all texts"),
     ],
 )  # fmt: skip

@@ -7,7 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models import QuerySet
 
 from django_ojs import ApprovalTimeout, JobContext, clock
 from django_ojs.client.directives import Suspended
@@ -168,3 +169,21 @@ def test_of_a_decision_and_a_cancellation_the_first_counts() -> None:
     else:
         pytest.fail("The cancellation makes more statements than this test stops at.")
     assert ends == {"approved", "closed"}
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time.")
+def test_the_scheduler_closes_nothing_of_a_job_that_is_just_being_retried() -> None:
+    """Its run may ask again before the approval is closed, and would wait for a decision that nobody can take."""
+    with fresh():
+        row = claimed()
+        run(row)
+        QuerySet.update(Job.objects.all(), state="discarded", finished_at=clock.now(), due_at=None, wake_at=None)
+        with transaction.atomic():
+            Job.objects.select_for_update().get()
+            other = Side(lambda: approvals.sweep(using=connection.alias))
+            other.start()
+            assert other.end() == 0
+        assert Approval.objects.get().state == "open"
+        assert approvals.sweep(using=connection.alias) == 1
+        assert Approval.objects.get().state == "closed"
+        forget()

@@ -196,6 +196,27 @@ def test_who_rejects_need_not_fill_in_the_form(jobs: WorkerJobs, anna: User) -> 
     assert handle.refresh().result[3] is None
 
 
+@pytest.mark.parametrize("form", [RefundForm, {"type": "object", "required": ["amount"]}], ids=["form", "schema"])
+def test_of_who_rejects_only_data_that_fit_are_kept(jobs: WorkerJobs, anna: User, form: Any) -> None:
+    """A view gives what was posted, whatever the button was."""
+    for data, kept in (({}, None), ({"amount": "12.50"}, "12.50")):
+        handle = asking(assignees=[anna], form=form).enqueue(7)
+        jobs.drain()
+        approve(approvals_for(anna).get(), by=anna, approved=False, data=data)
+        jobs.drain().raise_first()
+        approved, _, _, found, _ = handle.refresh().result
+        assert (approved, found and found["amount"]) == (False, kept)
+
+
+def test_who_rejects_needs_no_form_that_is_gone(jobs: WorkerJobs, anna: User) -> None:
+    asking(assignees=[anna], form=RefundForm).enqueue(7)
+    jobs.drain()
+    Approval.objects.update(form="tests.durable.approvalforms:Gone")
+    with pytest.raises(InvalidRequest, match="is gone"):
+        approve(asked(), by=anna, data={"amount": "1"})
+    assert approve(asked(), by=anna, approved=False, data={"amount": "1"}).state == "rejected"
+
+
 def test_the_data_of_a_json_schema_are_checked(jobs: WorkerJobs, anna: User) -> None:
     schema = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
     handle = asking(assignees=[anna], form=schema).enqueue(7)
@@ -223,8 +244,20 @@ def test_data_that_are_no_json_are_refused(jobs: WorkerJobs, anna: User, data: A
 def test_data_without_a_form_are_refused(jobs: WorkerJobs, anna: User) -> None:
     asking(assignees=[anna]).enqueue(7)
     jobs.drain()
-    with pytest.raises(InvalidRequest, match="no form"):
-        approve(asked(), by=anna, data={"a": 1})
+    for approved in (True, False):
+        with pytest.raises(InvalidRequest, match="no form"):
+            approve(asked(), by=anna, approved=approved, data={"a": 1})
+
+
+def test_a_job_whose_approval_has_ended_without_its_step_looks_again_later(jobs: WorkerJobs) -> None:
+    """As by hand, or from a backup: it is not handed back at once, again and again."""
+    asking(timeout="1d").enqueue(7)
+    jobs.drain()
+    Approval.objects.update(state="approved")
+    with clock.frozen(NOW + dt.timedelta(days=2)):
+        Job.objects.update(wake_at=clock.now(), due_at=clock.now())
+        assert len(jobs.drain().runs) == 1
+        assert Job.objects.get().due_at == clock.now() + dt.timedelta(seconds=1)
 
 
 def test_a_timeout_without_a_default_ends_the_job(jobs: WorkerJobs, anna: User) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_ojs import ApprovalTimeout, EventTimeout, JobContext, clock, job
+from django_ojs import ApprovalTimeout, EventTimeout, JobContext, clock, emit_event, job
 from django_ojs.client.options import milliseconds
 from django_ojs.jobs import approvals
 from django_ojs.jobs.promote import run_now
@@ -105,3 +105,23 @@ def test_a_rest_that_began_while_the_clock_was_ahead_begins_anew(
     frozen_clock.advance(milliseconds=milliseconds(left, "left") - 59 * 60_000 - 2000)
     assert len(jobs.drain()) == 0
     assert jobs.tick("3s").completed == 1
+
+
+def test_a_wait_that_an_event_ends_as_it_begins_anew_goes_on(jobs: WorkerJobs, frozen_clock: Any) -> None:
+    """Another process has emitted it between the look at the record and the wait."""
+
+    @job("clock.met", durable=True)
+    def handler(context: JobContext) -> Any:
+        if context.attempt > 1:
+            emit_event("clock.paid", payload="paid")
+        return context.wait_for_event("clock.paid", timeout="1h")
+
+    start = frozen_clock.now
+    frozen_clock.advance(days=1)
+    handle = handler.enqueue()
+    jobs.drain()
+    frozen_clock.move_to(start)
+    SetRight().run_once("default")
+    assert run_now([handle.id])
+    assert len(jobs.drain()) == 1
+    assert handle.refresh().result == "paid"

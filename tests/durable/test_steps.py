@@ -15,18 +15,22 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, models, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils.safestring import mark_safe
 
 from django_ojs import (
     Discard,
     EventTimeout,
     JobContext,
+    JobHandle,
     ReplayMismatch,
     StepError,
     StepTimeout,
     Typed,
     clock,
+    emit_event,
+    group,
     job,
     step,
     step_type,
@@ -34,6 +38,7 @@ from django_ojs import (
 from django_ojs.client import steps as steps_module
 from django_ojs.client import stepvalues
 from django_ojs.client.directives import StepBoundary, Suspended
+from django_ojs.errors import NotFound
 from django_ojs.jobs.retry import restart_from
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
@@ -167,6 +172,70 @@ def test_a_result_comes_back_as_it_was(value: Any) -> None:
     found = stepvalues.decode(stepvalues.encode(value, "x"))
     assert found == value
     assert type(found) is type(value)
+
+
+class Colour(models.TextChoices):
+    RED = "red"
+
+
+class Rank(models.IntegerChoices):
+    FIRST = 1
+
+
+class Ratio(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value, kept", [(mark_safe("<b>"), "<b>"), (Colour.RED, "red"), (Rank.FIRST, 1), (Ratio(1.5), 1.5)], ids=repr
+)
+def test_texts_and_numbers_of_a_class_of_their_own_are_kept_as_plain_ones(value: Any, kept: Any) -> None:
+    """So they are among the arguments of a job, and a handler finds the same in each run, also in the first."""
+    context = job_context()
+    for found in (context.step("one", lambda: value), context.step("more", lambda: {"a": [value]})["a"][0]):
+        assert (found, type(found)) == (kept, type(kept))
+    assert stepvalues.decode(stepvalues.encode({value: 1}, "x")) == {kept: 1}
+
+
+def test_a_step_may_enqueue_a_job_and_emit_an_event(jobs: WorkerJobs, calls: list[Any]) -> None:
+    """What that returns could not be kept, so each attempt enqueued another job."""
+
+    @job("flow.mail")
+    def mail(address: str) -> str:
+        return address
+
+    @job("flow.mails", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> str:
+        handle = context.step("mail", mail.enqueue, "a@example.org")
+        emitted = context.step_transaction("tell", emit_event, "flow.mailed", 7, {"cents": 1})
+        calls.append((handle, handle.id, handle.created, emitted))
+        if context.attempt == 1:
+            raise ValueError
+        return str(handle.refresh().result)
+
+    handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert [found.state for found in Job.objects.filter(type="flow.mail")] == ["completed"]
+    assert calls[0] == calls[1]
+    handle, _, created, emitted = calls[0]
+    assert (handle.type, created, emitted.is_new, emitted.payload) == ("flow.mail", True, True, {"cents": 1})
+    assert Job.objects.get(type="flow.mails").state == "completed"
+    again = stepvalues.decode(stepvalues.encode([handle, JobHandle(None)], "x"))
+    assert (again[0].state, again[0].result, again[1].dropped) == ("completed", "a@example.org", True)
+    Job.objects.all()._raw_delete("default")
+    again = stepvalues.decode(stepvalues.encode(handle, "x"))
+    assert str(handle.id) in repr(again)
+    with pytest.raises(NotFound):
+        again.state  # noqa: B018
+
+
+def test_the_handle_of_a_workflow_says_what_to_keep(jobs: WorkerJobs) -> None:
+    @job("flow.part")
+    def part() -> None: ...
+
+    context = job_context()
+    with pytest.raises(TypeError, match=r"WorkflowHandle, which cannot be kept .*: return its id, and read it again"):
+        context.step("fan", group(part.s()).enqueue)
 
 
 def test_a_row_of_a_model_is_kept_by_its_primary_key() -> None:
@@ -1442,6 +1511,25 @@ def test_a_run_that_has_lost_its_job_ends_at_its_next_step(jobs: WorkerJobs, cal
     assert calls == (["lost", "done"] if how == "step" else ["lost"])
     assert names(handle.id) == []
     assert not Group.objects.exists()
+
+
+def test_a_step_that_another_run_has_ended_meanwhile_strands_no_job(jobs: WorkerJobs, calls: list[Any]) -> None:
+    """The record of a run that had lost the job may be stored a moment later. This one still has it."""
+
+    def tries() -> str:
+        calls.append("tries")
+        if len(calls) == 1:
+            raise ConnectionError("no line")
+        JobStep.objects.update(result="theirs", ended_at=NOW)
+        return "mine"
+
+    @job("flow.met", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        return context.step("tries", tries, retry={"max_attempts": 2, "initial_interval": "1h"})
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True).raise_first()
+    assert (handle.refresh().result, calls) == ("theirs", ["tries", "tries"])
 
 
 @pytest.mark.parametrize("options,word", [

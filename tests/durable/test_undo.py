@@ -13,9 +13,9 @@ import pytest
 from django.db import connection, transaction
 from django.urls import reverse
 
-from django_ojs import Discard, Fail, JobContext, StepError, clock, get_job, job, middleware, retention, step
+from django_ojs import Discard, Fail, JobContext, StepError, chain, clock, get_job, job, middleware, retention, step
 from django_ojs.errors import Conflict, NotFound, OJSError
-from django_ojs.jobs import cancel, checkpoints, compensations, delete, replay, retry, schemas, timers
+from django_ojs.jobs import bulk, cancel, checkpoints, compensations, delete, replay, retry, schemas, timers
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
@@ -24,7 +24,7 @@ from django_ojs.queues.configuration import configure, forget
 from django_ojs.rules import replayrules
 from django_ojs.rules.steps import COMPENSATES
 from django_ojs.testing import job_context
-from django_ojs.testing.storedjobs import WorkerJobs
+from django_ojs.testing.storedjobs import WorkerJobs, inline
 from tests.durable.conftest import NOW
 
 pytestmark = pytest.mark.django_db
@@ -111,6 +111,38 @@ def test_what_was_done_is_undone_in_reverse_order_by_a_job_of_its_own(jobs: Work
     ]  # fmt: skip
     assert JobStep.objects.get(name="$undo:undo-1").result == "charge-7"
     assert JobStep.objects.exclude(event_name=None).count() == 0  # nothing is looked at again
+
+
+def test_where_jobs_run_inline_it_is_undone_at_once() -> None:
+    with inline(raise_errors=False) as jobs:
+        handle = order().enqueue(7)
+        assert (handle.state, done) == ("discarded", UNDONE)
+        assert compensation(handle).state == "completed"
+        assert [run.job.state for run in jobs.performed] == ["discarded", "completed"]
+    done.clear()
+    with inline(), pytest.raises(ValueError, match="no lorry"):
+        order().enqueue(7)
+    assert done == UNDONE
+
+
+@pytest.mark.parametrize("how", ["job", "workflow", "many"])
+def test_where_jobs_run_inline_what_is_cancelled_is_undone_at_once(how: str) -> None:
+    handler = order(lambda context: context.wait_for_event("order.paid", key=7))
+    with inline():
+        if how == "workflow":
+            flow = chain(handler.s(7)).enqueue()
+            handle = flow.jobs[0]
+        else:
+            handle = handler.enqueue(7)
+        assert (handle.refresh().state, done) == ("retryable", [])
+        if how == "workflow":
+            flow.cancel()
+        elif how == "many":
+            bulk.run(bulk.verb_of("cancel"), [handle.id], partial=True)
+        else:
+            handle.cancel()
+        assert (handle.refresh().state, done) == ("cancelled", UNDONE)
+        assert compensation(handle).state == "completed"
 
 
 def test_a_name_that_looks_like_a_number_is_another_one(jobs: WorkerJobs) -> None:

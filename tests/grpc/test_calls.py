@@ -20,6 +20,7 @@ from django.urls import get_script_prefix, set_script_prefix
 
 from django_ojs import groupcommit
 from django_ojs.grpc import calls, messages
+from django_ojs.grpc.definition import MESSAGES
 from django_ojs.grpc.errors import RpcError
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.jobs import checkpoints
@@ -204,6 +205,19 @@ def test_a_heartbeat_for_a_job_renews_it_for_whoever_holds_it(served: Served) ->
     assert answer["jobs_lost"] == [job["id"]]
 
 
+def test_a_heartbeat_may_name_its_worker_in_the_attributes(served: Served) -> None:
+    """What the client's own messages have no field for, or what it wrote there: the worker beats all the same."""
+    job_id = enqueue(served)["id"]
+    fetch(served, worker_id="w1")
+    for named in ({}, {"id": job_id}):
+        Worker.objects.update(last_heartbeat_at=None)
+        message = MESSAGES["HeartbeatRequest"](**named)
+        message.attributes["worker_id"].string_value = "w1"
+        answer = messages.to_document(served.stub.Heartbeat(message))
+        assert (answer["state"], answer["worker_id"]) == ("running", "w1")
+        assert Worker.objects.get().last_heartbeat_at is not None
+
+
 def test_a_job_that_another_transaction_holds_is_not_lost(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     job = enqueue(served)
     fetch(served, worker_id="w1")
@@ -289,6 +303,29 @@ def test_a_list_longer_than_a_page_of_http_comes_at_once(served: Served) -> None
     served.call("EnqueueBatch", {"jobs": jobs})
     assert len(served.call("ListQueues", {})["queues"]) == 100
     assert len(served.call("ListQueues", {"limit": 1000})["queues"]) == 206  # with `default`
+
+
+def test_a_list_reads_its_attributes_as_http_reads_a_query(served: Served) -> None:
+    def listed(rpc: str, **asked: Any) -> list[str]:
+        found = served.call(rpc, asked)
+        member, shown = ("crons", "name") if rpc == "ListCron" else ("jobs", "type")
+        return [entry[shown] for entry in found[member]]
+
+    for name in ("a", "b"):
+        served.call("RegisterCron", {"name": name, "cron": "0 0 1 1 *", "type": "some.job", "enabled": name == "b"})
+        enqueue(served, f"{name}.job", retry={"max_attempts": 0})
+        (job,) = fetch(served)
+        served.call("Nack", {"job_id": job["id"], "error": {"code": "x", "message": "x"}})
+    assert listed("ListCron", enabled=None, limit=None, cursor=None) == ["a", "b"]
+    assert listed("ListCron", enabled=True) == ["b"]
+    assert listed("ListCron", limit="1") == ["a"]
+    assert listed("ListDeadLetter", type=["a.job"], queue=None) == ["a.job"]
+    asked = [{"limit": limit} for limit in (0, -1, 1.5, "x")] + [{"cursor": cursor} for cursor in (5, True, {"a": 1})]
+    for document in (*asked, {"enabled": [True, False]}):
+        refused = served.refused("ListCron", document)
+        assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+    for rpc in ("ListQueues", "ListDeadLetter"):
+        assert served.refused(rpc, {"limit": -1}).info.metadata["field"] == "limit"
 
 
 def test_dead_letters_are_listed_retried_and_deleted(served: Served) -> None:

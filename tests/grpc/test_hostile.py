@@ -236,6 +236,17 @@ def test_metadata_that_asks_for_another_version(served: Served) -> None:
     assert Job.objects.count() == 0
 
 
+@pytest.mark.parametrize("rpc", ["StreamJobs", "StreamEvents"])
+def test_metadata_of_a_stream_that_asks_for_another_version(served: Served, rpc: str) -> None:
+    asked = {"queues": ["default"], "worker_id": "w"} if rpc == "StreamJobs" else {}
+    message = messages.to_message(f"{rpc}Request", asked)
+    for pair in (("ojs-version", "9.9"), ("ojs-requires-extension", "urn:ojs:ext:none")):
+        with pytest.raises(grpc.RpcError) as caught:
+            next(getattr(served.stub, rpc)(message, metadata=[pair], timeout=PATIENCE))
+        found = Failure(caught.value)
+        assert (found.code, found.reason) == (Code.FAILED_PRECONDITION, "unsupported")
+
+
 def test_a_deadline_that_has_passed_stores_nothing_by_halves(served: Served) -> None:
     request = MESSAGES["EnqueueBatchRequest"]()
     for number in range(50):

@@ -26,7 +26,7 @@ from rest_framework.request import Request
 
 from django_ojs import keys
 from django_ojs.grpc import messages
-from django_ojs.grpc.definition import METHODS, Stub
+from django_ojs.grpc.definition import MESSAGES, METHODS, Stub
 from django_ojs.grpc.server import TLS, check_exposure
 from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, Job, Worker
@@ -86,6 +86,17 @@ def test_a_broken_message_of_a_stranger_is_not_looked_at(guarded: Served) -> Non
     with pytest.raises(grpc.RpcError) as caught:
         call(b"\xff\xff", timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_list_for_a_stranger_is_not_looked_at(guarded: Served) -> None:
+    message = MESSAGES["ListDeadLetterRequest"]()
+    message.attributes["type"].SetInParent()  # a value of no kind
+    with pytest.raises(grpc.RpcError) as caught:
+        guarded.stub.ListDeadLetter(message, timeout=60)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(grpc.RpcError) as caught:
+        guarded.stub.ListDeadLetter(message, metadata=[("x-ojs-api-key", key("read"))], timeout=60)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_key_may_do_what_its_scope_says(guarded: Served) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.howto.pages import titled
+from tests.howto.test_other_languages import HELD_PY
 from tests.waiting import eventually
 
 pytest.importorskip("grpc_tools", reason="needs grpcio-tools, which makes the client's code")
@@ -123,3 +124,62 @@ def test_a_worker_takes_jobs_from_its_stream(
     finally:
         worker.kill()
         worker.wait()
+
+
+#: What makes of each a worker that beats more often, and whose handler runs until it is let go.
+LONG = {
+    "worker.py": [
+        (".wait(15)", ".wait(0.2)"),
+        ("def count_words(text):", HELD_PY),
+        ("lambda *_: stopping.set()", "lambda *_: (stopping.set(), open('told', 'w').close())"),
+    ],
+    "worker.mjs": [
+        ("setInterval(beat, 15_000)", "setInterval(beat, 200)"),
+        ("let stream", "const until = async (file) => { while (!existsSync(file)) await pause(50); };\nlet stream"),
+        (
+            'import os from "node:os";',
+            'import os from "node:os";\nimport { existsSync, writeFileSync } from "node:fs";',
+        ),
+        ('"text.count": (text) => (', '"text.count": async (text) => (writeFileSync("runs", ""), await until("go"), '),
+        ("function stop() {", 'function stop() {\n  writeFileSync("told", "");'),
+    ],
+}
+
+
+@pytest.mark.parametrize("name,interpreter", WORKERS)
+def test_a_worker_that_stops_keeps_the_jobs_that_it_still_runs(
+    server: tuple[str, str], folder: Path, name: str, interpreter: str
+) -> None:
+    url, address = server
+    program = (folder / name).read_text()
+    for before, after in LONG[name]:
+        assert before in program
+        program = program.replace(before, after)
+    (folder / name).write_text(program)
+    environment = {**os.environ, "OJS_GRPC": address, "PYTHONPATH": ""}
+    push = [sys.executable, "push.py", "to be or not to be", "key-1"]
+    pushed = subprocess.check_output(push, cwd=folder, env=environment, text=True, timeout=LIMIT).strip()
+
+    def beat_at() -> str:
+        with urllib.request.urlopen(f"{url}/ojs/v1/admin/workers") as answer:
+            found: str = json.load(answer)["items"][0]["last_heartbeat_at"]
+            return found
+
+    with (folder / "log").open("w") as log:
+        worker = subprocess.Popen([interpreter, name], cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        eventually((folder / "runs").exists, "the job runs")
+        worker.terminate()
+        eventually((folder / "told").exists, "the worker has been told to stop")
+        for _ in range(2):  # the first may have been on its way
+            last = beat_at()
+            eventually(lambda last=last: beat_at() > last, "it sends heartbeats while the job runs")
+        (folder / "go").touch()
+        assert worker.wait(LIMIT) == 0
+    except BaseException:
+        print((folder / "log").read_text())
+        raise
+    finally:
+        worker.kill()
+        worker.wait()
+    assert job(url, pushed)["state"] == "completed"

@@ -27,6 +27,27 @@ WORKERS = [
     pytest.param("worker.mjs", NODE, id="javascript", marks=pytest.mark.skipif(NODE is None, reason="needs node")),
 ]
 
+#: A handler that runs until it is let go; and what makes of each a worker that beats more often and has that one.
+HELD_PY = """def count_words(text):
+    open("runs", "w").close()
+    while not os.path.exists("go"):
+        time.sleep(0.05)"""
+HELD_JS = """import { existsSync, writeFileSync } from "node:fs";
+const until = async (file) => { while (!existsSync(file)) await sleep(50); };"""
+LONG = {
+    "worker.py": [
+        (".wait(5)", ".wait(0.2)"),
+        ("def count_words(text):", HELD_PY),
+        ("lambda *_: stopping.set()", "lambda *_: (stopping.set(), open('told', 'w').close())"),
+    ],
+    "worker.mjs": [
+        ("setInterval(beat, 5000)", "setInterval(beat, 200)"),
+        ("let quiet", f"{HELD_JS}\nlet quiet"),
+        ('"text.count": (text) => (', '"text.count": async (text) => (writeFileSync("runs", ""), await until("go"), '),
+        ("() => (stopping = true)", '() => (writeFileSync("told", ""), (stopping = true))'),
+    ],
+}
+
 
 @pytest.fixture
 def server() -> Iterator[str]:
@@ -90,3 +111,41 @@ def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, int
     assert jobs[1]["errors"][-1]["backtrace"]
     assert (jobs[2]["state"], jobs[2]["attempt"]) == ("discarded", 1)
     assert "no handler for text.translate" in jobs[2]["errors"][-1]["message"]
+
+
+@pytest.mark.parametrize("name, interpreter", WORKERS)
+def test_a_worker_that_stops_keeps_the_job_that_it_still_runs(
+    server: str, tmp_path: Path, name: str, interpreter: str
+) -> None:
+    api = f"{server.rstrip('/')}/ojs/v1"
+
+    def beat_at() -> str:
+        found: str = call(f"{api}/admin/workers")["items"][0]["last_heartbeat_at"]
+        return found
+
+    program = titled("how-to/other-languages", name)
+    for before, after in LONG[name]:
+        assert before in program
+        program = program.replace(before, after)
+    (tmp_path / name).write_text(program)
+    pushed = call(f"{api}/jobs", {"queue": "words", "type": "text.count", "args": ["to be or not to be"]})["job"]["id"]
+    environment = {**os.environ, "OJS_URL": server}
+    with (tmp_path / "log").open("w") as log:
+        worker = subprocess.Popen([interpreter, name], cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        eventually((tmp_path / "runs").exists, "the job runs")
+        worker.terminate()
+        eventually((tmp_path / "told").exists, "the worker has been told to stop")
+        for _ in range(2):  # the first may have been on its way
+            last = beat_at()
+            eventually(lambda last=last: beat_at() > last, "it sends heartbeats while the job runs")
+        (tmp_path / "go").touch()
+        assert worker.wait(LIMIT) == 0
+    except BaseException:
+        print((tmp_path / "log").read_text())
+        raise
+    finally:
+        worker.kill()
+        worker.wait()
+    assert call(f"{api}/jobs/{pushed}")["job"]["state"] == "completed"
+    assert call(f"{api}/admin/workers")["items"] == []

@@ -126,3 +126,41 @@ def test_the_manifest_names_our_suite_and_the_repository_of_the_package(api: Api
     monkeypatch.setattr(manifest, "REPOSITORY", "https://example.com/source")
     shown = api.client.get("/ojs/manifest").json()
     assert shown["implementation"]["repository"] == "https://example.com/source"
+
+
+def test_ids_are_bare(api: Api) -> None:
+    with_prefix = "job_019539a4-b68c-7def-8000-1a2b3c4d5e6f"
+    error_of(api.post("/jobs", {"type": "a.b", "args": [], "id": with_prefix}), 400, "invalid_payload")
+    job_id = api.push(id=with_prefix.removeprefix("job_"))["id"]
+    assert [event["subject"] for event in api.get("/events").json()["events"]] == [job_id]
+
+
+def test_what_the_server_writes_itself_is_ignored_and_other_attributes_are_kept(api: Api) -> None:
+    forged = dict.fromkeys(("worker_id", "workflow_id", "checkpoint", "result_expires_at"), "mine")
+    job = api.push(**forged, x_own={"a": None})
+    assert job["x_own"] == {"a": None}
+    assert not forged.keys() & job.keys()
+
+
+def test_only_an_operator_lets_a_job_run_before_its_time(api: Api) -> None:
+    later = api.push(scheduled_at="2098-01-01T00:00:00Z")["id"]
+    assert api.post("/workers/fetch", {"queues": ["default"]}).json()["jobs"] == []
+    assert api.post(f"/admin/jobs/{later}/run").status_code == 200
+    assert api.fetch()["id"] == later
+
+
+@pytest.mark.parametrize(
+    "error, state",
+    [("ValueError", "discarded"), *((name, "retryable") for name in ("shutdown", "ShutdownError", "ShutdownTimeout"))],
+)
+def test_a_worker_that_stops_ends_no_job(api: Api, error: str, state: str) -> None:
+    job_id = api.push(retry={"non_retryable_errors": [error]})["id"]
+    api.fetch()
+    answer = api.post("/workers/nack", {"job_id": job_id, "error": {"type": error, "message": "x"}})
+    assert answer.json()["state"] == state
+
+
+def test_events_have_the_beginning_of_a_long_trace_id(api: Api) -> None:
+    given = "".join(str(number % 10) for number in range(70))
+    assert api.push(meta={"trace_id": given})["meta"] == {"trace_id": given}
+    assert api.get("/events").json()["events"][0]["data"]["trace_id"] == given[:64]

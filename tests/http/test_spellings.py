@@ -822,7 +822,7 @@ def test_faults_of_a_rate_limit_name_what_the_caller_wrote(
     [
         {"key": "k", "concurrency": 1, "period_ms": "soon"},
         {"key": "k", "rate": {"limit": 1, "period": "PT1S"}, "period_ms": "soon"},
-        {"max_per_second": 1, "rate": {"limit": 1, "period_ms": "soon"}, "limit": 1, "period_ms": "soon"},
+        {"max_per_second": 1, "period_ms": "soon"},
         {"key": "k", "limit": 1, "period": "PT1S", "period_ms": "soon"},
     ],
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import OperationalError, connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_ojs import clock
 from django_ojs import retention as prune
@@ -180,6 +184,37 @@ def test_what_the_site_hides_is_not_in_the_reason(monkeypatch: pytest.MonkeyPatc
     bulk.advance_action()
     action.refresh_from_db()
     assert (action.state, action.problem) == ("failed", "ValueError")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"types": {"mail.send": ["args", "meta"]}}, {"types": {"mail.*": ["*"]}}, {"classified": True}],
+    ids=["type", "pattern", "classified"],
+)
+@pytest.mark.parametrize("wanted", [{}, {"type": "mail.send"}, {"type": "mail.*"}, {"type": "m*"}], ids=str)
+def test_what_the_site_hides_is_not_in_what_is_shown_of_the_changes(
+    settings: Any, admin_client: Client, wanted: dict[str, str], rule: dict[str, Any]
+) -> None:
+    dead(1)
+    override = {"args": ["hunter2"], "meta": {"card": "hunter2", "token": "abc"}, "queue": "later"}
+    action = started(override=override, **wanted)
+
+    def shown() -> str:
+        out = io.StringIO()
+        call_command("ojs_bulk", "show", str(action.pk), "--json", stdout=out, stderr=out)
+        page = admin_client.get(reverse("admin:django_ojs_bulkaction_change", args=[action.pk])).content.decode()
+        return f"{bulk.describe_action(action)['override']} {out.getvalue()} {page}"
+
+    assert shown().count("hunter2") > 3
+    settings.OJS = {"REDACT": rule}
+    assert "hunter2" not in shown()
+    assert bulk.describe_action(action)["override"]["queue"] == "later"
+    settings.OJS = {"REDACT": {"keys": ["token"]}}
+    assert bulk.describe_action(action)["override"] == {
+        "args": ["hunter2"], "meta": {"card": "hunter2", "token": "[REDACTED]"}, "queue": "later",
+    }  # fmt: skip
+    finish()
+    assert Job.objects.get().args == ["hunter2"]
 
 
 def test_jobs_that_ended_at_one_instant_are_all_done() -> None:

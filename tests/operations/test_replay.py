@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import threading
 import uuid
@@ -12,6 +13,7 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import jsontext
+from django_ojs.access import Limits
 from django_ojs.errors import Conflict, InvalidRequest, NotFound
 from django_ojs.jobs import replay
 from django_ojs.jobs.copy import duplicate
@@ -27,6 +29,7 @@ from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import configure, pause
 from django_ojs.rules import replayrules
 from django_ojs.scheduler.scheduler import ReplayDeadLetters
+from django_ojs.store import store_of
 
 HOUR = dt.timedelta(hours=1)
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]
@@ -325,6 +328,36 @@ def test_there_is_an_end_to_the_number_of_rules() -> None:
     replay.delete("r0")
     with pytest.raises(NotFound):
         replay.delete("r0")
+
+
+def made(name: str, *queues: str) -> bool:
+    """Whether a caller who is limited to these queues has made a new rule."""
+    limits = Limits(queues or None).to_json()
+    return replay.put(dataclasses.replace(replayrules.parse({"name": name, "filter": {"queue": "a"}}), limits=limits))
+
+
+def test_limited_callers_leave_rules_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayrules, "MAX_RULES", 4)
+    for number, queues in ((2, ("a",)), (1, ("a", "b")), (1, ())):
+        for i in range(number):
+            assert made(f"r{len(queues)}{i}", *queues)
+        with pytest.raises(InvalidRequest):
+            made("one.more", *queues)
+        assert not made(f"r{len(queues)}0", *queues)
+
+
+def test_two_who_make_rules_at_once_do_not_exceed_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who had to wait for the lock sees what the other one has made."""
+    monkeypatch.setattr(replayrules, "MAX_RULES", 1)
+
+    def lock(stripes: Any) -> None:
+        now = dt.datetime.now(dt.UTC)
+        values = {"filter": {"queue": "a"}, "delay_ms": 0, "max_replays": 1, "per_minute": 1}
+        ReplayRule.objects.create(name="other", created_at=now, updated_at=now, **values)
+
+    monkeypatch.setattr(store_of(connection.alias), "lock_stripes", lock)
+    with pytest.raises(InvalidRequest):
+        made("mine")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -715,6 +715,30 @@ class TestCosts:
 
 
 class TestPruning:
+    def test_a_failed_workflow_keeps_what_its_retry_needs(self, frozen_clock: Any, monkeypatch: Any) -> None:
+        flow = chain("a", "b", "c")
+        complete('"kept"')
+        failed = discard()
+        push([job("alone")])
+        alone = complete()
+        done = Job.objects.filter(state="completed")
+        frozen_clock.advance(days=8)
+        with monkeypatch.context() as patched:  # listed while the workflow was not seen as failed yet
+            patched.setattr("django_ojs.retention._unneeded", lambda jobs, using: jobs)
+            prune()
+        prune()
+        assert not done.filter(pk=alone["id"]).exists()
+        assert done.get().workflow_id == flow.pk
+        operations.retry(flow.pk)
+        (row,) = claim()
+        assert (row["id"], envelope.render(row)["parent_results"]) == (failed["id"], ["kept"])
+        fail_one(Failure(row["id"], {"message": "no", "code": "boom", "retryable": False}))
+        frozen_clock.advance(days=181)
+        for _ in range(2):
+            prune()
+        assert not Workflow.objects.exists()
+        assert not Job.objects.exists()
+
     def test_results_outlive_their_age_while_the_workflow_runs(self, frozen_clock: Any) -> None:
         flow = chain("a", "b")
         complete('"kept"')

@@ -26,6 +26,13 @@ def order(names: str) -> list[str]:
     return ids
 
 
+def hand_on(names: str) -> list[str]:
+    """A job for each of the names, which enqueues others."""
+    from tests.outbox.jobs import hand_on
+
+    return [str(hand_on.enqueue(name).id) for name in names.split(",")]
+
+
 def die_between() -> None:
     """Relay, and be killed when the jobs are stored and the entries are not deleted yet."""
     from django_ojs import outbox

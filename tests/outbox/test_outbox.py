@@ -83,6 +83,24 @@ def test_it_is_one_statement_and_in_the_callers_transaction(ship: Any, long_memo
     assert [entry.document["args"] for entry in entries()] == [["a"], ["b"], ["c"]]
 
 
+@pytest.mark.parametrize(
+    "data, of_jobs, stored", [(False, True, True), (True, True, False), (True, False, False), (False, False, False)]
+)
+def test_in_a_transaction_of_the_database_of_the_jobs_alone_jobs_are_part_of_that(
+    ship: Any, settings: Any, monkeypatch: pytest.MonkeyPatch, data: bool, of_jobs: bool, stored: bool
+) -> None:
+    settings.OJS = {"OUTBOX": "data"}
+    opened = {"data": mock.Mock(in_atomic_block=data), "default": mock.Mock(in_atomic_block=of_jobs)}
+    with monkeypatch.context() as patched:
+        patched.setattr(outbox, "connections", opened)
+        assert outbox.place() == (None if stored else "data")
+        if stored:
+            assert ship.enqueue("a").in_outbox is False
+            assert chain(ship.s("b")).enqueue().in_outbox is False
+    assert [stored.args for stored in jobs()] == ([["a"], ["b"]] if stored else [])
+    assert entries() == []
+
+
 def test_the_order_is_kept(ship: Any) -> None:
     for name in "abc":
         ship.enqueue(name)

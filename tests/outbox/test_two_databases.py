@@ -97,6 +97,15 @@ def test_no_job_is_left_only_where_none_waits_in_the_outbox_either(site: Site) -
     assert ([[job[0], job[2]] for job in found["jobs"]], found["outbox"]) == ([[pk, "completed"] for pk in ids], [])
 
 
+def test_what_a_transactional_handler_enqueues_is_stored_with_its_completion_or_not_at_all(site: Site) -> None:
+    site.play("hand_on", "bad,good")
+    site.manage("ojs_worker", "--until-empty", "--no-scheduler", "-v0")
+    found = site.play("look")
+    ends = sorted((name, state) for _, name, state in found["jobs"])
+    shipped = [(name, "completed") for name in ("good", "good", "good again", "good at last")]
+    assert (ends, found["outbox"]) == ([("bad", "discarded"), *shipped], [])
+
+
 @pytest.mark.wide
 def test_killed_between_push_and_delete_the_next_relay_makes_no_second_job(site: Site) -> None:
     ids = site.play("order", "a,b,c")

@@ -538,3 +538,14 @@ def test_no_function_makes_a_queue_of_a_name_that_none_can_have(name: str) -> No
         with pytest.raises(InvalidRequest):
             switch("_default")
     assert list(Queue.objects.values_list("name", flat=True)) == ["q"]
+
+
+@pytest.mark.parametrize("member", ["visibility_timeout", "notes"])
+def test_a_member_that_nests_too_deeply_is_named(member: str) -> None:
+    deep: list[Any] = []
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(InvalidRequest) as refusal:
+        configure("mail", {"concurrency": 5, member: deep})
+    assert refusal.value.details["field"] == member
+    assert not Queue.objects.filter(name="mail").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_ojs import clock, keys
 from django_ojs.errors import InvalidRequest
-from django_ojs.events import filters, ids, log, order
+from django_ojs.events import filters, history, ids, log, order
 from django_ojs.events.catalogue import CATALOGUE, Record, of_cron, of_queue, of_worker
 from django_ojs.events.filters import Filter
 from django_ojs.models import Event
@@ -65,6 +66,9 @@ def written(db: None, made_up_events: None) -> list[Event]:
     ]  # fmt: skip
     records += [of_worker("worker.started", "w/1", now), of_queue("queue.paused", "mail", now)]
     records += [of_cron("cron.triggered", "nightly", "default", now)]
+    of_job = ("", IDS[0], "b", "default")
+    records.append(Record("job.started", now, "workers", *of_job, "active"))
+    records.append(Record("job.failed", now, "scheduler", *of_job, "retryable", worker_id="w/1"))
     log.append(records, "default")
     log.read()
     return list(order.behind("default", order.START))
@@ -87,6 +91,46 @@ def check(written: list[Event], wanted: Filter) -> None:
 
 def test_the_log_and_memory_agree(written: list[Event]) -> None:
     check(written)
+
+
+@pytest.mark.parametrize(
+    "source", ["api", "workers", "workers/w%2F1", "workers/w%25*", "w*", "scheduler", "scheduler/w%2F1", "scheduler/w*"]
+)
+def test_a_source_is_the_whole_one_unless_it_ends_in_a_star(written: list[Event], source: str) -> None:
+    """Events 6.1: `workers` is no prefix of all workers, and the scheduler's events are no worker's, whatever worker
+    they name."""
+    salt, source = log.ids.salt_of("default"), SERVICE + source
+    begin = source.removesuffix("*")
+    written = [event for event in written if event.type in CATALOGUE]  # the others come to who names them
+    shown = {event.pk: log.render(event, salt)["source"] for event in written}
+    meant = [pk for pk, own in shown.items() if own == source or (begin != source and own.startswith(begin))]
+    wanted = Filter(sources=(source,))
+    assert [event.pk for event in written if wanted.matches(event)] == meant
+    assert list(order.behind("default", order.START).filter(wanted.condition())) == [
+        event for event in written if event.pk in meant
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, shown",
+    [
+        ("My Shop", "My%20Shop"), ("team/shop", "team%2Fshop"), ("Läden", "L%C3%A4den"), ("shop:blue", "shop%3Ablue"),
+        ("a?b#c%", "a%3Fb%23c%25"), ("shop-1.eu_x~", "shop-1.eu_x~"),
+    ],
+)  # fmt: skip
+def test_a_source_is_a_uri_whatever_the_service_is_called(
+    written: list[Event], settings: Any, name: str, shown: str
+) -> None:
+    """Events 2.4: `ojs://service/component/instance`. A filter finds the events by it, and a history who did it."""
+    settings.OJS = {"SERVICE_NAME": name}
+    events = log.read(limit=1000).events
+    assert log.read(sources=[f"ojs://{shown}/*"], limit=1000).events == events
+    for source in {event["source"] for event in events}:
+        assert re.fullmatch(rf"ojs://{re.escape(shown)}/(api|scheduler|cron|workers(/[\w%.~-]+)?)", source, re.ASCII)
+        found = log.read(sources=[source], limit=1000).events
+        assert found == [event for event in events if event["source"] == source]
+        if source.partition("/workers/")[1]:
+            assert {history.actor(event)["type"] for event in found} == {"worker"}
 
 
 def test_the_limits_of_a_key_hold_whatever_is_asked_for(written: list[Event]) -> None:

@@ -717,6 +717,21 @@ def test_a_failed_task_is_logged_with_its_exception(drain: Drain, caplog: pytest
     assert record.exc_info[0] is ValueError
 
 
+@pytest.mark.parametrize("part", ["errors", "backtraces"])
+def test_what_the_site_hides_of_a_failed_task_is_in_no_log(
+    drain: Drain, caplog: pytest.LogCaptureFixture, settings: Any, part: str
+) -> None:
+    settings.OJS = {"REDACT": {"types": {"tests.tasks.*": [part]}}}
+    with caplog.at_level("INFO"):
+        result = tasks.fail.enqueue("4111 1111")
+        drain()
+    (record,) = [record for record in caplog.records if record.name == LOGGER and record.levelname == "ERROR"]
+    assert result.id in record.getMessage()
+    assert not [record for record in caplog.records if record.exc_info and record.exc_info[0]]
+    if part == "errors":
+        assert "4111 1111" not in caplog.text
+
+
 def test_a_broken_receiver_in_the_worker_changes_no_task(drain: Drain, signals: Signals) -> None:
     def broken(**kwargs: Any) -> None:
         raise RuntimeError("a receiver")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_ojs.rules import redaction
+from django_ojs.rules.errorobjects import cut
 from django_ojs.rules.redaction import MASK
 
 JOB: dict[str, Any] = {
@@ -126,3 +127,63 @@ def test_a_wrong_setting_is_named(setting: Any) -> None:
 
 def test_a_right_setting_passes() -> None:
     assert not redaction.problems({"keys": ["a"], "types": {"b.*": ["args", "*"]}, "classified": True})
+
+
+def logs(args: Any = (), meta: Any = None) -> redaction.Logs:
+    return redaction.Logs("mail.send", list(args), meta or {})
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("token=abc", "token=*"),
+        ('{"token": "a b", "n": 1}', '{"token": *, "n": 1}'),
+        ('request: "GET /x?token=abc HTTP/1.1"', 'request: "GET /x?token=* HTTP/1.1"'),
+        ("https://x/?n=1&token=abc d", "https://x/?n=1&token=* d"),
+        ("{'headers': {'Authorization': 'Bearer a b'}, 'n': 1}", "{'headers': {'Authorization': *}, 'n': 1}"),
+        ("headers={'Authorization': 'Bearer a b'}", "headers={'Authorization': *}"),
+        ("Authorization: Bearer abc next", "Authorization: * next"),
+        ("authorization=Basic abc", "authorization=*"),
+        (r'body: "{\"token\": \"a b\", \"n\": 1}"', r'body: "{\"token\": *, \"n\": 1}"'),
+        (r'token="a\"b c" n=1', "token=* n=1"),
+        (r'body: "{\"token\": \"a\\\"b c\", \"n\": 1}"', r'body: "{\"token\": *, \"n\": 1}"'),
+        ("'token': b'a b', 'n': 1", "'token': *, 'n': 1"),
+        ("token={'a': 'x}y', 'b': 'c'} n=1", "token=* n=1"),
+        ('token=["a]b", "c"] n=1', "token=* n=1"),
+        ("token: ['abc', 'def'], n=1", "token: *, n=1"),
+        ("token={'user': {'a': 'b'}, 'z': [1]} n=1", "token=* n=1"),
+        ("token: [a, b\nn=1", "token: *\nn=1"),
+        ("token: 'never closed and long\nn=1", "token: *\nn=1"),
+        ('says: "hello token=abc', 'says: "hello token=*'),
+        ("tokens=abc, no token here: none, n=token", "tokens=abc, no token here: none, n=token"),
+        ("token=", "token="),
+    ],
+)
+def test_what_a_hidden_name_is_said_to_be_is_hidden_in_a_message(rule: Any, text: str, shown: str) -> None:
+    rule(keys=["token", "authorization"])
+    assert logs().message(text) == shown.replace("*", MASK)
+    assert logs().exception(text) == shown.replace("*", MASK)
+    assert logs().fields({"a": [text, 7, None]}) == {"a": [shown.replace("*", MASK), 7, None]}
+    rule(keys=["other"])
+    assert logs().message(text) == text
+
+
+@pytest.mark.parametrize("length", [3, 4, 100, 1389, 1390])
+@pytest.mark.parametrize("before", ["", "it is ", "012 and 01", "whole and "])
+def test_a_secret_that_is_cut_off_in_a_message_is_hidden(rule: Any, before: str, length: int) -> None:
+    rule(keys=["token"])
+    secret = "".join(map(str, range(500)))
+    mask = logs([{"token": secret, "n": 1}], {"token": "012"})
+    before = before.replace("whole", secret)
+    end = "… [cut: 10000 characters]"
+    stored = cut(before + secret[:length] + "x" * 10000, len(before) + length + len(end))[: -len(end)] + end
+    shown = before.replace(secret, MASK).replace("012", MASK) + MASK + end
+    assert mask.message(stored) == shown
+    assert mask.exception(stored) == shown
+    assert mask.fields({"a": [stored]}) == {"a": [shown]}
+
+
+@pytest.mark.parametrize("text", ["0, 1 … [cut: 9 characters]", "01… [cut: 9 characters] or not", "n 01"])
+def test_what_is_no_beginning_of_a_secret_is_shown(rule: Any, text: str) -> None:
+    rule(keys=["token"])
+    assert logs([{"token": "0123"}]).message(text) == text

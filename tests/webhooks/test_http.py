@@ -11,9 +11,10 @@ from django.core.checks import run_checks
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import enqueue, webhooks
+from django_ojs import clock, enqueue, webhooks
 from django_ojs.events.filters import NARROWING
 from django_ojs.models import AuditEntry, WebhookDelivery, WebhookSubscription
+from django_ojs.store import store_of
 from django_ojs.webhooks import deliveries, subscriptions
 from tests.http.conftest import Api, error_of
 from tests.webhooks.conftest import SECRET, Sender, deliver, is_uuid7, relayed
@@ -448,6 +449,31 @@ def test_workers_of_a_queue_are_news_for_its_subscribers_but_not_for_limited_one
 def test_there_are_only_so_many(api: Api, settings: Any) -> None:
     settings.OJS = {**settings.OJS, "WEBHOOK_MAX_SUBSCRIPTIONS": 1}
     created(api)
+    error_of(api.post(SUBSCRIPTIONS, BODY), 409, "conflict")
+
+
+def test_limited_keys_leave_some_for_others(with_key: Any, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "WEBHOOK_MAX_SUBSCRIPTIONS": 4}
+    mail, other, everything = with_key("admin", queues=["mail"]), with_key("admin", queues=["other"]), with_key("admin")
+    for caller, number in ((mail, 2), (other, 1), (everything, 1)):
+        for _ in range(number):
+            created(caller)
+        error_of(caller.post(SUBSCRIPTIONS, BODY), 409, "conflict")
+
+
+def test_two_who_subscribe_at_once_do_not_exceed_the_number(
+    api: Api, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had to wait for the lock sees what the other one has made."""
+    settings.OJS = {**settings.OJS, "WEBHOOK_MAX_SUBSCRIPTIONS": 1}
+
+    def lock(stripes: Any) -> None:
+        now = clock.now(connection.alias)
+        WebhookSubscription.objects.create(
+            url=BODY["url"], events=["*"], secret="", active=False, created_at=now, updated_at=now
+        )
+
+    monkeypatch.setattr(store_of(connection.alias), "lock_stripes", lock)
     error_of(api.post(SUBSCRIPTIONS, BODY), 409, "conflict")
 
 

@@ -8,9 +8,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import audit, jsontext
 from django_ojs.jobs import durableevents
-from django_ojs.jobs.durableevents import Emitted
 from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.messages import jobs
+from django_ojs.rules.durableevents import Emitted
 from django_ojs.rules.durations import format_instant
 
 
