@@ -15,7 +15,7 @@ from typing import Any
 
 from django_ojs.client.directives import StepBoundary, Suspended
 from django_ojs.client.running import running
-from django_ojs.guard import logger
+from django_ojs.guard import Interrupted, logger
 
 #: Seconds that a branch which waits leaves to one that does something else than a step, such as a query.
 LONGEST_BETWEEN_STEPS = 5.0
@@ -65,6 +65,8 @@ class Branches:
 
     def _remove(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
+        if isinstance(getattr(task, "_exception", None), (Suspended, Interrupted)):
+            task.exception()  # asked for, or asyncio logs an error where the handler has awaited another branch only
         self._tell()
 
     def _tell(self) -> None:

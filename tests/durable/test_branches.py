@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
+import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -178,7 +179,8 @@ def test_who_only_waits_for_branches_keeps_no_slot(
     handle = handler.enqueue()
     jobs.drain()
     assert recorded(handle) == {"a": False, "b": False, "look-a": True, "look-b": True}
-    assert "waits, although" not in caplog.text
+    gc.collect()  # asyncio tells then of a task whose exception no one has asked for
+    assert "waits, although" not in caplog.text and "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("limit", [None, "1h"], ids=["without a limit", "with a limit"])
