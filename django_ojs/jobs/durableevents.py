@@ -68,9 +68,7 @@ def emit(name: str, key: str, payload: str, *, component: str = "api", using: st
     In the caller's transaction, where one is open: a job goes on after its commit. Raises InvalidRequest and
     PayloadTooLarge.
     """
-    check("name", name)
-    check("key", key)
-    _check_size(payload)
+    check_event(name, key, payload)
     return _emit(name, key, payload, component, using=database(using))
 
 
@@ -207,7 +205,10 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     return gone
 
 
-def _check_size(payload: str) -> None:
+def check_event(name: str, key: str, payload: str) -> None:
+    """Raise InvalidRequest or PayloadTooLarge unless a caller may emit this event."""
+    check("name", name)
+    check("key", key)
     size, most = jsontext.byte_length(payload), ojs_settings.MAX_DURABLE_EVENT_BYTES
     if size > most:
         raise PayloadTooLarge(

@@ -20,6 +20,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.hooks import replaceable
 from django_ojs.jobs import checkpoints, compensations, schemas, steps
 from django_ojs.jobs.candidates import Candidate
 from django_ojs.jobs.newrows import policy_of
@@ -57,6 +58,7 @@ class RuleReplay:
     total: int
 
 
+@replaceable("retry_jobs")
 @retried
 def retry(
     job_ids: Sequence[uuid.UUID],
@@ -178,6 +180,7 @@ def retry_failed(
     return [done[job_id] if job_id in done else NotFound.resource("job", str(job_id)) for job_id in job_ids]
 
 
+@replaceable("restart_job")
 @retried
 def restart_from(job_id: uuid.UUID, step: str, *, limits: Limits = UNLIMITED, using: str | None = None) -> JobRow:
     """Make a failed durable job available, as a retry does, from one of its steps: this step and those that were

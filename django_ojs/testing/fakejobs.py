@@ -6,6 +6,7 @@ test. What only the database knows is left out: the settings and bounds of queue
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from django_ojs.client.handle import JobHandle
 from django_ojs.client.sync import declared
 from django_ojs.cron import runs, schedules
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
+from django_ojs.jobs import durableevents
 from django_ojs.jobs.cancel import Cancelled
 from django_ojs.jobs.candidates import (
     Candidate,
@@ -38,6 +40,7 @@ from django_ojs.models import CronSchedule, JobCheckpoint
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.rules import workflowgraph as rules
+from django_ojs.rules.durableevents import Emitted
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import LIVE, State, Verb
 from django_ojs.testing.jobs import Jobs, JobsMixin, Lasting, Mode
@@ -137,6 +140,14 @@ class FakeJobs(Jobs):
         for row in waiting:
             self._cancel(row, now)
         return WorkflowCancelled(view, len(waiting), 0)
+
+    def on_emit(self, verb: Callable[..., Emitted], name: str, key: str, payload: str, **others: Any) -> Emitted:
+        durableevents.check_event(name, key, payload)
+        for first in self.emitted:
+            if (first.name, first.key) == (name, key):
+                return dataclasses.replace(first, is_new=False)
+        now = clock.now()
+        return self._record_emitted(Emitted(name, key, is_new=True, payload=jsontext.loads(payload), created_at=now))
 
     def on_trigger(self, verb: Callable[..., Any], name: str, **others: Any) -> tuple[CronSchedule, JobRow]:
         schedule = _schedule(name)

@@ -10,12 +10,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from unittest import mock
 
 from django.db import connections, transaction
 from django.test.utils import TestContextDecorator
 
 from django_ojs import clock, jsontext, outbox
 from django_ojs.client.definition import Enqueuer
+from django_ojs.client.durableevents import EventKey, text_of
 from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import Duration, decode_arguments, milliseconds
 from django_ojs.client.typed import on_wire
@@ -30,6 +32,7 @@ from django_ojs.jobs.candidates import Pushed, PushOutcome
 from django_ojs.messages import shown
 from django_ojs.queues import configuration
 from django_ojs.rules.attributes import parse_priority
+from django_ojs.rules.durableevents import Emitted
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.workflows.workflow import WorkflowView
@@ -138,6 +141,7 @@ class Jobs:
     def __init__(self) -> None:
         self._entries: list[tuple[JobHandle, Lasting]] = []
         self._views: list[tuple[WorkflowView, Lasting]] = []
+        self._events: list[tuple[Emitted, Lasting]] = []
         self._time = contextlib.ExitStack()
 
     def start(self) -> Self:
@@ -161,6 +165,11 @@ class Jobs:
         """The workflows that were enqueued, oldest first."""
         return [WorkflowHandle(view) for view, lasts in self._views if lasts]
 
+    @property
+    def emitted(self) -> list[Emitted]:
+        """The events for durable jobs that were emitted, oldest first; of each name and key the first, which counts."""
+        return [event for event, lasts in self._events if lasts]
+
     def find(self, type: JobType | None = None, **expected: Unpack[Expected]) -> list[JobHandle]:
         """Return the enqueued jobs of this type (None: any) that match `expected`, oldest first."""
         wanted = ExpectedJobs.of(type, expected)
@@ -169,9 +178,10 @@ class Jobs:
     all_enqueued = find
 
     def clear(self) -> None:
-        """Forget the jobs enqueued so far. Stored jobs stay stored."""
+        """Forget the jobs enqueued and the events emitted so far. What is stored stays stored."""
         self._entries.clear()
         self._views.clear()
+        self._events.clear()
 
     def clear_all(self) -> None:
         """Call `clear()`, and forget the runs, and the failures that the test asked for. The clock stays as it is."""
@@ -239,6 +249,27 @@ class Jobs:
 
     assert_workflow_created = assert_workflow_enqueued
 
+    def assert_emitted(self, name: str, key: EventKey = mock.ANY, payload: Any = mock.ANY) -> Emitted:
+        """Fail unless this event for durable jobs was emitted. Return the newest that matches."""
+        __tracebackhide__ = True
+        if not (found := self._find_emitted(name, key, payload)):
+            raise AssertionError(self._about_emitted(f"This was not emitted: {_event(name, key, payload)}."))
+        return found[-1]
+
+    def assert_not_emitted(self, name: str, key: EventKey = mock.ANY, payload: Any = mock.ANY) -> None:
+        """Fail if this event for durable jobs was emitted."""
+        __tracebackhide__ = True
+        if self._find_emitted(name, key, payload):
+            raise AssertionError(self._about_emitted(f"This was not to be emitted: {_event(name, key, payload)}."))
+
+    def _find_emitted(self, name: str, key: EventKey, payload: Any) -> list[Emitted]:
+        wanted = (name, key if key is mock.ANY else text_of(key), _as_sent(payload))
+        return [event for event in self.emitted if wanted == (event.name, event.key, event.payload)]
+
+    def _about_emitted(self, message: str) -> str:
+        events = [f"  {_event(one.name, one.key, one.payload)}" for one in self.emitted]
+        return "\n".join([message, f"There {'are these events:' if events else 'are no events.'}", *events])
+
     def assert_state(self, job: JobHandle | uuid.UUID | str, state: State | str) -> JobHandle:
         """Fail unless the job, given as its handle or id, is in this state now."""
         __tracebackhide__ = True
@@ -291,6 +322,11 @@ class Jobs:
         if created:
             lasting = Lasting()
             self._entries += [(job, lasting) for job in created]
+
+    def _record_emitted(self, event: Emitted) -> Emitted:
+        if event.is_new:
+            self._events.append((event, Lasting()))
+        return event
 
     @staticmethod
     def _check(
@@ -376,6 +412,10 @@ def _described(job: JobHandle) -> str:
     if job.meta:
         facts.append(f"meta={_short_repr(job.meta)}")
     return f"{job.type}({call}) {', '.join(facts)}"
+
+
+def _event(name: str, key: object, payload: object) -> str:
+    return f"{name}, key={_short_repr(key)}, payload={_short_repr(payload)}"
 
 
 def _short_repr(value: Any) -> str:

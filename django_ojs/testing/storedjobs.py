@@ -31,10 +31,12 @@ from django_ojs.client.sync import declared
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import schedules
 from django_ojs.database import database
+from django_ojs.errors import OJSError
 from django_ojs.jobs import compensations, durableevents, timers
 from django_ojs.jobs.candidates import Pushed, PushOutcome
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import requeue
+from django_ojs.lifecycle.transitions import RowOrError, only
 from django_ojs.limits import claim
 from django_ojs.messages import jobs
 from django_ojs.models import Approval, CronSchedule, Job
@@ -144,6 +146,9 @@ class RunningJobs(Jobs):
 
     def on_put_workflow(self, verb: Callable[..., WorkflowView], *args: Any, **kwargs: Any) -> WorkflowView:
         return self.on_create_workflow(verb, *args, **kwargs)
+
+    def on_emit(self, verb: Callable[..., Emitted], *args: Any, **kwargs: Any) -> Emitted:
+        return self._record_emitted(verb(*args, **kwargs))
 
     def trigger(self, schedule: str) -> JobHandle:
         known = CronSchedule.objects.using(self._engine.using).filter(pk=schedule)
@@ -367,7 +372,7 @@ class InlineJobs(RunningJobs):
         """The jobs that waited for the event go on at once."""
 
         def emit() -> Emitted:
-            done = verb(*args, **kwargs)
+            done = RunningJobs.on_emit(self, verb, *args, **kwargs)
             self._thread.waiting += done.job_ids
             return done
 
@@ -382,6 +387,20 @@ class InlineJobs(RunningJobs):
             return done
 
         return self._act(decide)
+
+    def on_retry_jobs(self, verb: Callable[..., list[RowOrError]], *args: Any, **kwargs: Any) -> list[RowOrError]:
+        """The jobs run again at once."""
+
+        def retry() -> list[RowOrError]:
+            done = verb(*args, **kwargs)
+            self._thread.waiting += [row["id"] for row in done if not isinstance(row, OJSError)]
+            return done
+
+        done = self._act(retry)
+        return [row if isinstance(row, OJSError) else self._engine.find(row["id"]) or row for row in done]
+
+    def on_restart_job(self, verb: Callable[..., JobRow], *args: Any, **kwargs: Any) -> JobRow:
+        return only(self.on_retry_jobs(lambda: [verb(*args, **kwargs)]))
 
     def on_cancel_jobs(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """What undoes these jobs runs at once."""

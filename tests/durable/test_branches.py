@@ -180,7 +180,8 @@ def test_who_only_waits_for_branches_keeps_no_slot(
     jobs.drain()
     assert recorded(handle) == {"a": False, "b": False, "look-a": True, "look-b": True}
     gc.collect()  # asyncio tells then of a task whose exception no one has asked for
-    assert "waits, although" not in caplog.text and "never retrieved" not in caplog.text
+    assert "waits, although" not in caplog.text
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("limit", [None, "1h"], ids=["without a limit", "with a limit"])

@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 from django.db import transaction
 
-from django_ojs import Workflow, aenqueue, batch, chain, enqueue, enqueue_many, get_job, group, job
-from django_ojs.errors import Conflict, Duplicate, InvalidPayload, InvalidWorkflow, MiddlewareRejected
+from django_ojs import Workflow, aenqueue, batch, chain, emit_event, enqueue, enqueue_many, get_job, group, job
+from django_ojs.errors import Conflict, Duplicate, InvalidPayload, InvalidRequest, InvalidWorkflow, MiddlewareRejected
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import CronRun, Event, Job, OutboxEntry, Queue
 from django_ojs.testing import FakeJobs, fake
@@ -302,3 +302,34 @@ def test_keyword_arguments_are_expected_by_name(ojs_fake: FakeJobs, send: Any) -
 def test_only_a_stopped_clock_is_advanced(ojs_fake: FakeJobs) -> None:
     with pytest.raises(RuntimeError, match=r"call jobs\.freeze\(\) first"):
         ojs_fake.advance("10m")
+
+
+def test_events_for_durable_jobs(ojs_fake: FakeJobs) -> None:
+    """No django_db mark here, either."""
+    first = emit_event("order.paid", 7, {"amount": "12.50"})
+    again = emit_event("order.paid", 7, {"amount": "1"})
+    emit_event("order.paid", 8)
+    assert (first.is_new, again.is_new, again.payload) == (True, False, first.payload)
+    assert ojs_fake.assert_emitted("order.paid", 7, {"amount": "12.50"}) == first
+    assert ojs_fake.assert_emitted("order.paid").key == "8"
+    ojs_fake.assert_emitted("order.paid", payload={"amount": mock.ANY})
+    ojs_fake.assert_not_emitted("order.paid", 7, {"amount": "1"})
+    ojs_fake.assert_not_emitted("order.sent")
+    with pytest.raises(AssertionError, match=r"not emitted: order\.sent, key='7'(?s:.)*order\.paid, key='7'"):
+        ojs_fake.assert_emitted("order.sent", "7")
+    with pytest.raises(AssertionError, match="This was not to be emitted"):
+        ojs_fake.assert_not_emitted("order.paid", 8, None)
+    with pytest.raises(InvalidRequest):
+        emit_event("$mine")
+    ojs_fake.clear()
+    with pytest.raises(AssertionError, match="There are no events"):
+        ojs_fake.assert_emitted("order.paid")
+
+
+@pytest.mark.django_db
+def test_an_event_that_was_rolled_back_was_not_emitted(ojs_fake: FakeJobs) -> None:
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        emit_event("order.paid", 7)
+        raise ZeroDivisionError
+    assert ojs_fake.emitted == []
+    assert emit_event("order.paid", 7).is_new

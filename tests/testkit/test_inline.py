@@ -9,7 +9,19 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
 
-from django_ojs import Discard, JobContext, Retry, Snooze, batch, chain, clock, enqueue, enqueue_many, job
+from django_ojs import (
+    Discard,
+    JobContext,
+    Retry,
+    Snooze,
+    batch,
+    chain,
+    clock,
+    emit_event,
+    enqueue,
+    enqueue_many,
+    job,
+)
 from django_ojs.errors import Duplicate
 from django_ojs.models import Job
 from django_ojs.testing import InlineJobs, JobFailed, inline
@@ -205,3 +217,36 @@ async def test_asynchronous_code(ojs_inline: InlineJobs) -> None:
     handle = await work.aenqueue(2)
     assert (handle.state, handle.result) == ("completed", "depth 2")
     ojs_inline.assert_completed(work, times=3)
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["retry", "from a step"])
+def test_a_retry_by_hand_runs_at_once(durable: bool) -> None:
+    broken = True
+
+    @job("order.ship", durable=durable, retry={"max_attempts": 1})
+    def ship(context: JobContext) -> str:
+        if durable:
+            context.step("look", int)
+        if broken:
+            raise ConnectionError("no answer")
+        return "sent"
+
+    with inline(raise_errors=False) as jobs:
+        handle = ship.enqueue()
+        assert handle.state == "discarded"
+        broken = False
+        assert handle.retry(from_step="look" if durable else "").state == "completed"
+        jobs.assert_performed(ship, times=2)
+    assert handle.result == "sent"
+
+
+def test_events_reach_the_jobs_that_wait_and_are_recorded(ojs_inline: InlineJobs) -> None:
+    @job("order.fulfil", durable=True)
+    def fulfil(context: JobContext) -> Any:
+        return context.wait_for_event("order.paid", key=7)
+
+    handle = fulfil.enqueue()
+    emit_event("order.paid", 7, "12.50")
+    assert handle.refresh().result == "12.50"
+    assert not emit_event("order.paid", 7).is_new
+    assert ojs_inline.emitted == [ojs_inline.assert_emitted("order.paid", 7, "12.50")]
