@@ -22,6 +22,7 @@ from django_ojs.queues import configuration, deletion
 from django_ojs.queues.configuration import configure, document, pause
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
+from django_ojs.rules import retrypolicy
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
@@ -95,6 +96,12 @@ class TestMerge:
         assert (make("q")["timeout_ms"], make("new")["timeout_ms"]) == (11_000, 11_000)
         assert (make("q")["max_attempts"], make("q", retry={"max_attempts": 2})["max_attempts"]) == (7, 2)
         assert make("q", timeout=3)["timeout_ms"] == 3_000
+
+    def test_the_retry_policy_of_a_queue_lies_over_that_of_the_template_in_whatever_words(self) -> None:
+        configure("_default", {"default_retry": {"initial_interval": "PT9S", "max_interval": "PT20S"}})
+        configure("q", {"default_retry": {"initial_interval_ms": 60_000}})
+        policy = retrypolicy.from_json(make("q")["retry"])
+        assert (policy.initial_ms, policy.max_ms) == (60_000, 60_000)
 
     def test_events_tell_of_it(self) -> None:
         configure("q", {"max_size": 5}, by="me")
