@@ -47,7 +47,7 @@ def configure(name: str, change: Mapping[str, Any], *, by: str = "", using: str 
     `_default` is the template that all queues begin with. Raises `InvalidRequest` that names the field.
     """
     using = database(using)
-    spellings.check_queue(change)
+    queueconfig.check_change(change)
     with atomic(using=using):
         queue, records = _locked(name, using)
         config = spellings.merge_queue(document(queue), change)

@@ -79,6 +79,16 @@ class TestMerge:
         assert field is None or refusal.value.details["field"] == field
         assert document(Queue.objects.get(name="q")) == {"max_size": 5}
 
+    def test_a_change_may_be_part_of_a_limit(self) -> None:
+        configure("q", {"rate_limit": {"limit": 5, "period": "PT1M", "concurrency": 2}})
+        configure("q", {"rate_limit": {"limit": 9, "concurrency": None}})
+        assert document(Queue.objects.get(name="q")) == {"rate_limit": {"limit": 9, "period": "PT1M"}}
+        for name in ("q", "new"):
+            with pytest.raises(InvalidRequest) as refusal:
+                configure(name, {"rate_limit": {"limit": 9, "period": None}})
+            assert refusal.value.details["field"] == "rate_limit.period"
+        assert document(Queue.objects.get()) == {"rate_limit": {"limit": 9, "period": "PT1M"}}
+
     def test_what_is_said_of_dead_letters_takes_the_place_of_the_same_in_other_words(self) -> None:
         nested = {"dead_letter": {"retention": {"max_age": "P30D", "max_count": 500}}}
         flat = {"dead_letter_ttl": "PT1H", "dead_letter_max_size": 5}
