@@ -670,6 +670,8 @@ _TWICE = {
     "dead_letter_ttl": ("dead_letter", "retention", "max_age"),
     "dead_letter_max_size": ("dead_letter", "retention", "max_count"),
 }  # fmt: skip
+#: Members of a rate limit that are forms of the same limit (jobs 5.1). Where a policy has both, the first counts.
+_FORMS = (("rate", "limit"), ("throttle", "max_per_second"))
 
 
 def _queue(config: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -698,6 +700,8 @@ def merge_queue(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
         below, above = base.get(name), over.get(name)
         if isinstance(below, dict) and isinstance(above, dict):
             kept[name] = _without_rivals(below, above, kind.members)
+            if kind.members is RATE_LIMIT:
+                kept[name] = _without_other_forms(kept[name], above)
             for window in _WINDOWS if kind.members is RATE_LIMIT else ():
                 if isinstance(below.get(window), dict) and isinstance(above.get(window), dict):
                     kept[name][window] = _without_rivals(below[window], above[window], kind.members)
@@ -707,6 +711,14 @@ def merge_queue(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
         elif over.get(name) is not None and queueconfig.deep(kept, *path) is not None:
             kept = _without_leaf(kept, path)
     return queueconfig.merge(kept, over)
+
+
+def _without_other_forms(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a rate limit without those that say in another form what one above them says."""
+    said = {form for forms in _FORMS if any(above.get(one) is not None for one in forms) for form in forms}
+    if isinstance(above.get("rate"), dict):  # which has the period inside
+        said |= {*RATE_LIMIT.names("period")}
+    return {name: value for name, value in below.items() if name in above or name not in said}
 
 
 def _without_leaf(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:

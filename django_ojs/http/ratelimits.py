@@ -191,7 +191,8 @@ def _visible(request: Request) -> Q:
 
 
 def headers(row: JobRow, request: Request) -> dict[str, str]:
-    """`X-RateLimit-*` of the limit that a new job is under; none for a job without one. Reset in Unix seconds.
+    """`X-RateLimit-*` of the limit that a new job is under, an override before its own; none where neither has numbers.
+    Reset in Unix seconds.
 
     A caller with limits sees what is left of a limit only where all jobs under it are its own. The job is
     stored by then: inside a transaction its key is not noted yet, and its own policy counts.
@@ -199,13 +200,16 @@ def headers(row: JobRow, request: Request) -> dict[str, str]:
     if not row["rate_key"]:
         return {}
     policy = ratelimit.from_json(row["rate_limit"])
+    covered = _covers(permissions.limits(request), row["rate_key"])
+    found = ratelimits.inspect_stored(row["rate_key"], policy) if covered else {}
+    if "override" in found:
+        policy = ratelimit.parse(found["override"])
+    if not policy.limits or (covered and not found):
+        return {}
     window = policy.rate or policy.throttle
     limit = window.limit if window else policy.concurrency or 0
-    if not _covers(permissions.limits(request), row["rate_key"]):
+    if not covered:
         return {"X-RateLimit-Limit": str(limit)}
-    found = ratelimits.inspect_stored(row["rate_key"], policy)
-    if not found:
-        return {}
     now = clock.now(router.db_for_write(RateLimit))
     period = timedelta(milliseconds=window.period_ms) if window else timedelta(seconds=1)
     if policy.rate:

@@ -215,13 +215,13 @@ def _set_timeouts(row: JobRow, given: Mapping[str, int]) -> None:
 
 
 def policy_of(
-    of_queue: Mapping[str, Any] | None, of_type: Mapping[str, Any] | None, of_job: Mapping[str, Any]
+    of_queue: Sequence[Mapping[str, Any]], of_type: Mapping[str, Any] | None, of_job: Mapping[str, Any]
 ) -> RetryPolicy:
-    """The retry policy in force: site, queue, type, job; the later layer wins, field by field (jobs 1.1)."""
+    """The retry policy in force: site, template, queue, type, job; the later layer wins, field by field (jobs 1.1)."""
     of_site = ojs_settings.RETRY
     if not (of_site or of_queue or of_type or of_job):
         return _DEFAULT_POLICY
-    layers = [spellings.read_retry(given) for given in (of_site, of_queue, of_type) if given]
+    layers = [spellings.read_retry(given) for given in (of_site, *of_queue, of_type) if given]
     return retrypolicy.merge(*layers, of_job)
 
 

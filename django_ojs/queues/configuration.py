@@ -47,7 +47,7 @@ def configure(name: str, change: Mapping[str, Any], *, by: str = "", using: str 
     `_default` is the template that all queues begin with. Raises `InvalidRequest` that names the field.
     """
     using = database(using)
-    spellings.check_queue(change)
+    queueconfig.check_change(change)
     with atomic(using=using):
         queue, records = _locked(name, using)
         config = spellings.merge_queue(document(queue), change)
@@ -222,9 +222,9 @@ _TTL_SECONDS = 5.0
 class QueueDefaults(NamedTuple):
     """What a queue gives to jobs that say nothing themselves. Lengths in milliseconds; None: no opinion."""
 
-    retry: dict[str, Any] | None
-    timeout_ms: int | None
-    visibility_ms: int | None
+    timeout_ms: int | None = None
+    visibility_ms: int | None = None
+    retry: tuple[dict[str, Any], ...] = ()  #: retry policies, of which a later one beats those before it
     bound: Bound | None = None
     allowed_types: tuple[str, ...] | None = None  #: patterns; None: any
     draining: bool = False
@@ -237,7 +237,7 @@ class QueueDefaults(NamedTuple):
 
 
 #: Of a queue that says nothing.
-PLAIN = QueueDefaults(None, None, None)
+PLAIN = QueueDefaults()
 #: Limits that this process has noted lately (see `limits.ratelimits`), forgotten together with the rest.
 noted: dict[tuple[Hashable, str, str], float] = {}
 _cache: dict[tuple[Hashable, str], tuple[float, QueueDefaults]] = {}
@@ -386,9 +386,9 @@ def _layered(below: QueueDefaults, queue: Queue, template: Queue | None) -> Queu
     """What a queue says, over what the template says."""
     patterns = (queue.config or {}).get("allowed_job_types")
     return QueueDefaults(
-        retry={**(below.retry or {}), **queue.retry} if queue.retry else below.retry,
         timeout_ms=queue.timeout_ms or below.timeout_ms,
         visibility_ms=queue.visibility_ms or below.visibility_ms,
+        retry=(*below.retry, queue.retry) if queue.retry else below.retry,
         allowed_types=below.allowed_types if patterns is None else tuple(patterns),
         draining=queue.draining or below.draining,
         bound=bound_of(effective(queue, template)),

@@ -79,21 +79,30 @@ def parse(
         raise fault("name", phrase("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
     enabled = body.get("enabled")
     enabled = (base is None or base.enabled) if enabled is None else flag(enabled, "enabled")
-    if base is not None and not enabled and body.get("cron") is None and body.get("timezone") is None:
-        expression, timezone = base.expression, base.timezone  # whose zone may have left this machine
+    # What is switched off is not looked at, unless it is changed: its zone may have left this machine, and the site may
+    # allow such a job no more.
+    off = base if base is not None and not enabled else None
+    if off and body.get("cron") is None and body.get("timezone") is None:
+        expression, timezone = off.expression, off.timezone
     else:
         timezone = _timezone(body, base.timezone if base else UTC_NAME)
         expression = _expression(body, base.expression if base else None, timezone)
-    template, spec = _job(body, base.document if base else {}, now, read, rivals)
     policy = _policy(body, base.overlap_policy if base else OverlapPolicy.SKIP)
-    if policy is OverlapPolicy.ENQUEUE and (spec.pending or spec.scheduled_at is not None):
-        raise fault("overlap_policy", phrase("cannot be enqueue for jobs that are delayed or pending"), policy.value)
+    if off and body.get("job_template") is None and body.get("overlap_policy") is None:
+        template, job_type, queue = off.document, off.type, off.queue
+    else:
+        template, spec = _job(body, base.document if base else {}, now, read, rivals)
+        job_type, queue = spec.type, spec.queue
+        if policy is OverlapPolicy.ENQUEUE and (spec.pending or spec.scheduled_at is not None):
+            raise fault(
+                "overlap_policy", phrase("cannot be enqueue for jobs that are delayed or pending"), policy.value
+            )
     return CronSpec(
         name=name,
         expression=expression,
         timezone=timezone,
-        type=spec.type,
-        queue=spec.queue,
+        type=job_type,
+        queue=queue,
         template=template,
         overlap_policy=policy,
         enabled=enabled,

@@ -22,17 +22,25 @@ RETENTION = ("completed", "cancelled", "discarded")
 
 
 def check(given: object, path: str = "config") -> dict[str, Any]:
-    """`given` if it is a valid, perhaps partial configuration; null takes a field back.
+    """`given` if it is a valid configuration. Null counts as absent, and unknown fields are kept as they are.
 
-    Raises `InvalidRequest` that names the field. Unknown fields are kept as they are.
+    Raises `InvalidRequest` that names the field.
     """
+    config = check_change(given, path)
+    for name, value in config.items():
+        if value is not None and name in _READERS:
+            _READERS[name](value, name)
+    return config
+
+
+def check_change(given: object, path: str = "config") -> dict[str, Any]:
+    """`given` if it can be laid over a configuration. What it says can be judged in the whole only: it may hold a part
+    of a policy. Raises `InvalidRequest` that names the field."""
     if not isinstance(given, dict):
         raise fault(path, phrase('must be an object such as {"concurrency": 5}'), given)
     for name, value in given.items():
         if jsontext.is_deeper(value, MAX_DEPTH - 1):
             raise fault(shorten(name), phrase("must not nest deeper than %(most)s levels", most=MAX_DEPTH))
-        if value is not None and name in _READERS:
-            _READERS[name](value, name)
     return given
 
 

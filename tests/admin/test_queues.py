@@ -81,6 +81,12 @@ def test_an_empty_field_takes_its_member_back(admin_client: Client) -> None:
     assert config() == {name: value for name, value in FULL.items() if name not in ("concurrency", "dead_letter")}
 
 
+def test_a_number_of_a_limit_can_be_changed(admin_client: Client) -> None:
+    configure("mail", {"rate_limit": {"limit": 100, "period": "PT1M"}})
+    assert save(admin_client, rate_limit='{"limit": 200, "period": "PT1M"}').status_code == 302
+    assert config() == {"rate_limit": {"limit": 200, "period": "PT1M"}}
+
+
 def test_what_stands_in_no_field_is_kept(admin_client: Client) -> None:
     configure("mail", {"allowed_job_types": [], "backpressure": {"max_depth": 5, "x": 1}, "retention": {"y": 2}})
     page = admin_client.get(url("queue", "change", "mail"))

@@ -839,6 +839,10 @@ def test_a_period_that_does_not_count_is_not_looked_at(api: Api, policy: dict[st
         ("rate_limit", {"limit": 1, "period_ms": 500}, {"limit": 1, "period_seconds": 7}, {}),
         ("rate_limit", {"rate": {"limit": 1, "period": "day"}}, {"rate": {"limit": 2, "period_seconds": 7}}, {}),
         ("rate_limit", {"throttle": {"limit": 1, "period_ms": 5}}, {"throttle": {"limit": 1, "period": "day"}}, {}),
+        ("rate_limit", {"rate": {"limit": 1, "period": "PT1H"}}, {"limit": 2, "period": "PT1S"}, {}),
+        ("rate_limit", {"rate": 1, "period": "PT1H"}, {"limit": 2, "period_ms": 500}, {}),
+        ("rate_limit", {"limit": 1, "period_ms": 500}, {"rate": {"limit": 2, "period": "PT1S"}}, {}),
+        ("rate_limit", {"throttle": {"limit": 1, "period": "PT1H"}}, {"max_per_second": 5}, {}),
         ("default_retry", {"initial_interval": "PT1S"}, {"initial_delay_ms": 500}, {}),
         (
             "default_retry", {"initial_interval_ms": 500, "strategy": "linear"}, {"initial_delay_ms": 700},

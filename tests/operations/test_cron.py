@@ -264,6 +264,16 @@ class TestTick:
             schedules.set_enabled("report", True)
         schedules.update("report", {"enabled": True, "timezone": "Europe/Paris"})
 
+    def test_one_whose_job_the_site_allows_no_more_can_be_disabled(self) -> None:
+        make()
+        CronSchedule.objects.update(template={"type": "report.make", "args": [], "priority": "GONE"})
+        schedules.set_enabled("report", False)
+        schedules.update("report", {"description": "no more"})
+        assert schedules.get("report").document["priority"] == "GONE"
+        with pytest.raises(InvalidRequest, match="priority"):
+            schedules.set_enabled("report", True)
+        schedules.update("report", {"enabled": True, "priority": 1})
+
     def test_one_that_cannot_be_read_and_fired_by_a_clock_ahead_stops_no_other(self, frozen_clock: Any) -> None:
         make("gone")
         make("sound")

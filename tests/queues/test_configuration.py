@@ -22,6 +22,7 @@ from django_ojs.queues import configuration, deletion
 from django_ojs.queues.configuration import configure, document, pause
 from django_ojs.queues.deletion import finish_removals, remove
 from django_ojs.retention import prune
+from django_ojs.rules import retrypolicy
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.workflows import workflow
 from tests.queues.conftest import assert_exact
@@ -78,6 +79,16 @@ class TestMerge:
         assert field is None or refusal.value.details["field"] == field
         assert document(Queue.objects.get(name="q")) == {"max_size": 5}
 
+    def test_a_change_may_be_part_of_a_limit(self) -> None:
+        configure("q", {"rate_limit": {"limit": 5, "period": "PT1M", "concurrency": 2}})
+        configure("q", {"rate_limit": {"limit": 9, "concurrency": None}})
+        assert document(Queue.objects.get(name="q")) == {"rate_limit": {"limit": 9, "period": "PT1M"}}
+        for name in ("q", "new"):
+            with pytest.raises(InvalidRequest) as refusal:
+                configure(name, {"rate_limit": {"limit": 9, "period": None}})
+            assert refusal.value.details["field"] == "rate_limit.period"
+        assert document(Queue.objects.get()) == {"rate_limit": {"limit": 9, "period": "PT1M"}}
+
     def test_what_is_said_of_dead_letters_takes_the_place_of_the_same_in_other_words(self) -> None:
         nested = {"dead_letter": {"retention": {"max_age": "P30D", "max_count": 500}}}
         flat = {"dead_letter_ttl": "PT1H", "dead_letter_max_size": 5}
@@ -95,6 +106,12 @@ class TestMerge:
         assert (make("q")["timeout_ms"], make("new")["timeout_ms"]) == (11_000, 11_000)
         assert (make("q")["max_attempts"], make("q", retry={"max_attempts": 2})["max_attempts"]) == (7, 2)
         assert make("q", timeout=3)["timeout_ms"] == 3_000
+
+    def test_the_retry_policy_of_a_queue_lies_over_that_of_the_template_in_whatever_words(self) -> None:
+        configure("_default", {"default_retry": {"initial_interval": "PT9S", "max_interval": "PT20S"}})
+        configure("q", {"default_retry": {"initial_interval_ms": 60_000}})
+        policy = retrypolicy.from_json(make("q")["retry"])
+        assert (policy.initial_ms, policy.max_ms) == (60_000, 60_000)
 
     def test_events_tell_of_it(self) -> None:
         configure("q", {"max_size": 5}, by="me")

@@ -582,3 +582,11 @@ class TestHTTP:
     def test_a_job_without_limit_has_no_headers(self) -> None:
         pushed = self.call("POST", "/jobs", {"type": "a.b", "args": []})
         assert "X-RateLimit-Limit" not in pushed.headers
+
+    def test_the_headers_tell_of_the_numbers_that_hold(self) -> None:
+        job = {"type": "a.b", "args": [], "rate_limit": {"key": "api"}}
+        assert "X-RateLimit-Limit" not in self.call("POST", "/jobs", job).headers, "it names a key, and no number"
+        self.call("PUT", "/rate-limits/api", {"concurrency": 4})
+        for numbers in ({}, {"concurrency": 9}, {"limit": 9, "period": "PT1M"}):
+            pushed = self.call("POST", "/jobs", job | {"rate_limit": {"key": "api", **numbers}})
+            assert (pushed["X-RateLimit-Limit"], pushed["X-RateLimit-Remaining"]) == ("4", "4")
