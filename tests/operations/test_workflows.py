@@ -630,7 +630,7 @@ class TestCosts:
 
             ended = group(size)
             measured("read", lambda: workflowgraph.render(*operations.info(ended.pk)))  # noqa: B023
-            measured("progress", lambda: workflowgraph.progress(*operations.info(ended.pk, brief=True)))  # noqa: B023
+            measured("progress", lambda: workflowgraph.progress(*operations.info(ended.pk, brief=True), {}))  # noqa: B023
             if by == "cancelled":
                 cancel(list(Job.objects.filter(workflow_id=ended.pk).values_list("pk", flat=True)))
             else:
