@@ -151,9 +151,11 @@ def cancel(letters: list[str], cancelled: Iterable[int]) -> None:
 
 
 def causes(graph: Graph, letters: Sequence[str], scope: int = ROOT) -> list[int]:
-    """The jobs whose failure made this composite fail: its callbacks if they did, else its members."""
+    """The jobs whose failure made this composite fail: of its callbacks, and of its members where no callback of it is
+    for their failure, or none has failed."""
     faulty = [child for child in graph.callbacks(scope) if letters[child] in FAULTS]
-    faulty = faulty or [child for child in graph.members(scope) if letters[child] in FAULTS]
+    if not (faulty and _handles_failure(graph, scope)):
+        faulty += [child for child in graph.members(scope) if letters[child] in FAULTS]
     found: list[int] = []
     for child in faulty:
         found += [child] if graph.nodes[child].kind == "job" else causes(graph, letters, child)
@@ -242,8 +244,12 @@ def _composite_letter(graph: Graph, scope: int, letters: Sequence[str]) -> str:
     bad = [graph.nodes[child].trigger for child in parts if letters[child] in BAD]
     if any(bad):
         return FAILED  # a callback failed
-    handled = any(graph.nodes[child].trigger in (ON_COMPLETE, ON_FAILURE) for child in parts)
-    return FAILED if bad and not handled else COMPLETED
+    return FAILED if bad and not _handles_failure(graph, scope) else COMPLETED
+
+
+def _handles_failure(graph: Graph, scope: int) -> bool:
+    """Whether a composite has a callback that is for the failure of its members."""
+    return any(graph.nodes[child].trigger in (ON_COMPLETE, ON_FAILURE) for child in graph.children[scope])
 
 
 def _reset(graph: Graph, letters: list[str], position: int) -> None:
