@@ -39,11 +39,12 @@ from django_ojs.jobs.candidates import (
 from django_ojs.jobs.newrows import new_row
 from django_ojs.jobs.push import push_read
 from django_ojs.messages import phrase
-from django_ojs.models import IdempotencyKey, Job, OutboxEntry, Workflow
+from django_ojs.models import IdempotencyKey, Job, OutboxEntry, Workflow, WorkflowStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.rules import redaction
+from django_ojs.rules.workflows import Plan
 from django_ojs.workflows import workflow
 
 #: Not below `django_ojs.jobs`, the logger of handlers, which sites set to a level of their own.
@@ -266,10 +267,19 @@ def _create(entry: OutboxEntry, target: str) -> OJSError | None:
         plan = spellings.read_workflow(entry.document, now=entry.created_at)
         workflow.create(plan, key=entry.target_id, using=target)
     except Duplicate as error:
-        return None if Workflow.objects.using(target).filter(pk=entry.target_id).exists() else error
+        return None if _is_stored(plan, entry.target_id, target) else error
     except OJSError as error:
         return error
     return None
+
+
+def _is_stored(plan: Plan, key: uuid.UUID, target: str) -> bool:
+    """Whether a relay has stored this workflow that died before it could say so. The id may be another workflow's."""
+    if not Workflow.objects.using(target).filter(pk=key, name=plan.name, graph=plan.graph.encode()).exists():
+        return False
+    steps = WorkflowStep.objects.using(target).filter(workflow_id=key).order_by("position")
+    documents = ["" if step.document is None else jsontext.dumps(step.document) for step in plan.steps]
+    return list(steps.values_list("document", flat=True)) == documents
 
 
 def _refused(entry: OutboxEntry, error: Exception, now: dt.datetime, source: str) -> None:

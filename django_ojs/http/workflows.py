@@ -32,9 +32,11 @@ from django_ojs.http.serializers import (
     WarnedSerializer,
     warned,
 )
+from django_ojs.jobs import progress as jobprogress
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.rules import problems, redaction, workflowgraph
+from django_ojs.states import State
 from django_ojs.workflows import graphs
 from django_ojs.workflows import workflow as operations
 from django_ojs.workflows.workflow import WorkflowView
@@ -49,13 +51,14 @@ _TEXT, _TIME, _ANY = {"type": "string"}, {"type": "string", "format": "date-time
 #: A step of a workflow. One that is a workflow itself has `steps` and perhaps `callbacks`, which are steps, too.
 _STEP: dict[str, Any] = {
     "type": "object",
-    "required": ["index", "id", "type", "state", "job_id", "depends_on"],
+    "required": ["index", "id", "type", "state", "job_id", "job_ids", "depends_on"],
     "properties": {
         "index": {"type": "integer"},
         "id": _TEXT,
         "type": _TEXT,
         "state": _TEXT,
         "job_id": {"type": ["string", "null"]},
+        "job_ids": {"type": "array", "items": _TEXT},
         "depends_on": {"type": "array", "items": _TEXT},
         "skipped": {"type": "boolean"},
         "args": _ANY,
@@ -142,7 +145,7 @@ class CancellationSerializer(AnswerSerializer):
 
 
 class StepProgressSerializer(AnswerSerializer):
-    """How far a step is: 1, or null where it has not ended well."""
+    """How far a step is, from 0 to 1; null where it has told nothing."""
 
     id = serializers.CharField()
     job_id = serializers.CharField(allow_null=True)
@@ -161,7 +164,8 @@ class WorkflowProgressSerializer(AnswerSerializer):
     steps = StepProgressSerializer(many=True)
 
     def gather(self, instance: WorkflowView) -> dict[str, Any]:
-        return workflowgraph.progress(*instance)
+        running = [row for row in instance.jobs.values() if row["state"] != State.COMPLETED]
+        return workflowgraph.progress(*instance, jobprogress.of(running, router.db_for_write(Workflow)))
 
 
 class WorkflowRequestSerializer(BodySerializer):

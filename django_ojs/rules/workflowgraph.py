@@ -20,7 +20,7 @@ from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
 if TYPE_CHECKING:
-    from django_ojs.models import JobRow, Workflow, WorkflowStep
+    from django_ojs.models import JobProgress, JobRow, Workflow, WorkflowStep
 
 
 ON_COMPLETE, ON_SUCCESS, ON_FAILURE = "on_complete", "on_success", "on_failure"
@@ -151,9 +151,11 @@ def cancel(letters: list[str], cancelled: Iterable[int]) -> None:
 
 
 def causes(graph: Graph, letters: Sequence[str], scope: int = ROOT) -> list[int]:
-    """The jobs whose failure made this composite fail: its callbacks if they did, else its members."""
+    """The jobs whose failure made this composite fail: of its callbacks, and of its members where no callback of it is
+    for their failure, or none has failed."""
     faulty = [child for child in graph.callbacks(scope) if letters[child] in FAULTS]
-    faulty = faulty or [child for child in graph.members(scope) if letters[child] in FAULTS]
+    if not (faulty and _handles_failure(graph, scope)):
+        faulty += [child for child in graph.members(scope) if letters[child] in FAULTS]
     found: list[int] = []
     for child in faulty:
         found += [child] if graph.nodes[child].kind == "job" else causes(graph, letters, child)
@@ -242,8 +244,12 @@ def _composite_letter(graph: Graph, scope: int, letters: Sequence[str]) -> str:
     bad = [graph.nodes[child].trigger for child in parts if letters[child] in BAD]
     if any(bad):
         return FAILED  # a callback failed
-    handled = any(graph.nodes[child].trigger in (ON_COMPLETE, ON_FAILURE) for child in parts)
-    return FAILED if bad and not handled else COMPLETED
+    return FAILED if bad and not _handles_failure(graph, scope) else COMPLETED
+
+
+def _handles_failure(graph: Graph, scope: int) -> bool:
+    """Whether a composite has a callback that is for the failure of its members."""
+    return any(graph.nodes[child].trigger in (ON_COMPLETE, ON_FAILURE) for child in graph.children[scope])
 
 
 def _reset(graph: Graph, letters: list[str], position: int) -> None:
@@ -354,22 +360,46 @@ def summary(flow: Workflow) -> dict[str, Any]:
     }
 
 
-def progress(flow: Workflow, steps: list[WorkflowStep], jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:
-    """How far it is, from 0 to 1 (orchestration 5.3). `jobs` may be those of a brief view."""
-    counted = summary(flow)
-    nodes = flow.shape.nodes
-    shown = [_head(flow, step, _job(step, jobs)) for step in steps if not nodes[step.position].trigger]
+def progress(
+    flow: Workflow, steps: list[WorkflowStep], jobs: Mapping[uuid.UUID, JobRow],
+    reported: Mapping[uuid.UUID, JobProgress],
+) -> dict[str, Any]:  # fmt: skip
+    """How far it is, from 0 to 1 (orchestration 5.3). `jobs` may be those of a brief view; `reported` is what their
+    handlers have told of them."""
+    graph = flow.shape
+    shown = {step.position: _head(flow, step, _job(step, jobs)) for step in steps}
+    told = {
+        step.position: found.percent for step in steps if step.job_id and (found := reported.get(step.job_id))
+    }  # fmt: skip
+
+    def part(position: int) -> float | None:
+        """How far a step is; None where nothing is known of it."""
+        if shown[position]["state"] == "completed":
+            return 1.0
+        if graph.nodes[position].kind != "job":
+            return whole(position) if flow.progress[position] == RUNNING else None
+        percent = told.get(position)
+        return None if percent is None else round(percent / 100, 4)
+
+    def whole(scope: int) -> float:
+        """How far a workflow is: the mean of its steps; of a batch only those count that have completed."""
+        members = graph.members(scope)
+        if graph.nodes[scope].kind == "batch":
+            return round(sum(shown[member]["state"] == "completed" for member in members) / len(members), 4)
+        return round(sum(part(member) or 0.0 for member in members) / len(members), 4)
+
     times = [row["finished_at"] or row["started_at"] for row in jobs.values()]
+    times += [progress.updated_at for progress in reported.values()]
     updated = max((time for time in times if time is not None), default=flow.created_at)
+    ordinary = [position for position in shown if not graph.nodes[position].trigger]
     return {
         "workflow_id": flow.public_id,
         "type": flow.type,
-        "progress": round(counted["steps_completed"] / counted["steps_total"], 4),
+        "progress": whole(ROOT),
         "updated_at": format_instant(updated),
         "steps": [
-            {name: step[name] for name in ("id", "job_id", "type", "state")}
-            | {"progress": 1.0 if step["state"] == "completed" else None}
-            for step in sorted(shown, key=lambda step: step["index"])
+            {name: shown[position][name] for name in ("id", "job_id", "type", "state")} | {"progress": part(position)}
+            for position in sorted(ordinary, key=lambda position: shown[position]["index"])
         ],
     }
 
@@ -401,6 +431,7 @@ def _callbacks(flow: Workflow, scope: int, shown: dict[int, dict[str, Any]]) -> 
 def _step(flow: Workflow, step: WorkflowStep, jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:
     job = _job(step, jobs)
     view = _head(flow, step, job) | {"depends_on": []}
+    view["job_ids"] = [view["job_id"]] if view["job_id"] else []
     if flow.progress[step.position] == SKIPPED:
         view["skipped"] = True
     if step.document:

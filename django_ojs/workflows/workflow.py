@@ -37,7 +37,7 @@ T = TypeVar("T")
 _NONE = uuid.UUID(int=0)  #: the key of no workflow
 
 #: What a brief view has of each job.
-BRIEF = ("id", "state", "started_at", "finished_at")
+BRIEF = ("id", "state", "attempt", "started_at", "finished_at")
 #: How often a cancellation tries anew when members come and go while it collects their locks.
 _TRIES = 20
 #: A failed member in one of these states has to run again.

@@ -92,6 +92,7 @@ def test_a_workflow_from_its_creation_to_its_end(api: Api) -> None:
     flow = create(api, type="chain", steps=[A, B])
     assert [step["state"] for step in flow["steps"]] == ["pending", "waiting"]
     assert flow["steps"][1]["job_id"] is None
+    assert [step["job_ids"] for step in flow["steps"]] == [[flow["steps"][0]["job_id"]], []]
     finish(api, result={"n": 1})
     job = finish(api)
     assert job["parent_results"] == [{"n": 1}]
@@ -103,6 +104,32 @@ def test_a_workflow_from_its_creation_to_its_end(api: Api) -> None:
     assert api.get(f"/jobs/{job['id']}").json()["job"]["parent_results"] == [{"n": 1}]
     progress = api.get(f"/workflows/{flow['id']}/progress").json()
     assert (progress["progress"], [step["progress"] for step in progress["steps"]]) == (1, [1, 1])
+
+
+def test_progress_counts_what_handlers_report(api: Api) -> None:
+    """Orchestration 5.3: of a chain the step that runs counts, of a group all, of a batch only what has completed."""
+
+    def progress_of(flow: dict[str, Any]) -> tuple[float, list[float | None]]:
+        found = api.get(f"/workflows/{flow['id']}/progress").json()
+        return found["progress"], [step["progress"] for step in found["steps"]]
+
+    def report(fraction: float) -> None:
+        job = api.fetch()
+        assert api.post("/workers/progress", {"job_id": job["id"], "progress": fraction}).status_code == 200
+
+    flow = create(api, type="chain", steps=[A, B])
+    finish(api)
+    report(0.5)
+    assert progress_of(flow) == (0.75, [1, 0.5])
+    flow = create(api, type="group", jobs=[A, {"type": "chain", "steps": [A, B]}])
+    assert progress_of(flow) == (0, [None, None, 0, None])
+    report(0.2)
+    report(0.4)
+    assert progress_of(flow) == (0.2, [0.2, 0.4, 0.2, None])
+    flow = create(api, type="batch", jobs=[A, B], callbacks={"on_complete": A})
+    finish(api)
+    report(1)
+    assert progress_of(flow) == (0.5, [1, 1])
 
 
 def test_failure_retry_and_cancellation(api: Api) -> None:

@@ -530,6 +530,18 @@ class TestRetry:
         with pytest.raises(Conflict):
             operations.retry(flow.pk)
 
+    def test_all_that_failed_runs_again_where_no_callback_is_for_a_failure(self) -> None:
+        callback = {**job("c"), "id": "on_success", "depends_on": ["a"]}
+        flow = create(name="g", steps=[{**job("a"), "id": "a"}, {**job("b"), "id": "b"}, callback])
+        first, second = claim(2)
+        ack([Ack(first["id"])])
+        fail_one(Failure(second["id"], {"message": "no", "code": "boom", "retryable": False}))
+        failed = discard()
+        assert shown(flow)["error"]["failed_job_ids"] == [str(failed["id"]), str(second["id"])]
+        operations.retry(flow.pk)
+        assert complete_any() == 2
+        assert shown(flow)["state"] == "completed"
+
     @pytest.mark.parametrize("gone", ["deleted", "cancelled"])
     def test_a_job_that_cannot_be_revived_is_made_anew(self, gone: str) -> None:
         flow = chain("a", "b")
@@ -630,7 +642,7 @@ class TestCosts:
 
             ended = group(size)
             measured("read", lambda: workflowgraph.render(*operations.info(ended.pk)))  # noqa: B023
-            measured("progress", lambda: workflowgraph.progress(*operations.info(ended.pk, brief=True)))  # noqa: B023
+            measured("progress", lambda: workflowgraph.progress(*operations.info(ended.pk, brief=True), {}))  # noqa: B023
             if by == "cancelled":
                 cancel(list(Job.objects.filter(workflow_id=ended.pk).values_list("pk", flat=True)))
             else:

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import json
 import logging
+import uuid
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get_workflow, job, outbox
+from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get_workflow, group, job, outbox
 from django_ojs.checks import check_outbox, check_second_database
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound, QueueFull
 from django_ojs.jobs import push
@@ -181,6 +182,19 @@ def test_an_id_that_another_job_has_is_not_taken_for_our_own(ship: Any) -> None:
     (entry,) = entries()
     assert (entry.aside, handle.id) == (True, other.row["id"])
     assert "duplicate" in entry.error
+
+
+def test_an_id_that_another_workflow_has_is_not_taken_for_our_own(ship: Any) -> None:
+    own = uuid.uuid4()
+    chain(ship.s("a"), ship.s("b")).enqueue(id=own)
+    assert outbox.relay() == 1
+    for other in (chain(ship.s("a"), ship.s("c")), group(ship.s("a"), ship.s("b"))):
+        other.enqueue(id=own)
+        outbox.relay()
+        (entry,) = entries()
+        assert entry.aside
+        assert "duplicate" in entry.error
+        entry.delete()
 
 
 def test_a_bad_entry_is_set_aside_and_blocks_nobody(ship: Any, caplog: Any) -> None:
