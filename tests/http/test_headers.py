@@ -49,7 +49,7 @@ def test_the_length_is_there_without_any_middleware_of_the_site(api: Api) -> Non
 
 @pytest.mark.parametrize("path", ["/ojs/v1/queues", "/ojs/v1/nowhere", "/ojs/manifest"])
 def test_head_has_the_headers_of_get_and_nothing_behind_them(api: Api, path: str) -> None:
-    """Some servers send whatever the application gives them, and the client takes it for its next answer."""
+    """Servers warn of a body, or send it, and the client takes it for its next answer."""
     server, factory = WSGIHandler(), RequestFactory()
     got, head = server.get_response(factory.get(path)), server.get_response(factory.head(path))
     assert (head.status_code, head.content) == (got.status_code, b"")
