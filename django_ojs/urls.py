@@ -60,7 +60,7 @@ router.register("admin/audit", AuditViewSet, "admin-audit", plural="admin-audit"
 router.register("admin/jobs", JobViewSet, "admin-job", operator=True, conflict_code="invalid_state_transition")
 router.register("admin/jobs/bulk", AdminBulkViewSet, "admin-bulk", operator=True)
 router.register("admin/bulk-actions", BulkActionViewSet, "admin-bulk-action", operator=True)
-router.register("admin/workers", WorkerViewSet, "admin-worker", operator=True, lookup_value_converter="path")
+router.register("admin/workers", WorkerViewSet, "admin-worker", operator=True)
 router.register("admin/queues", QueueViewSet, "admin-queue", operator=True, conflict_code="invalid_state_transition")
 router.register("admin/dead-letter/replay-rules", ReplayRuleViewSet, "admin-replay-rule", operator=True)
 router.register(

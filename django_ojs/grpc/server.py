@@ -36,11 +36,11 @@ from django_ojs import errors, parts
 from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.grpc import calls, definition, jobstream, metadata
-from django_ojs.grpc.calls import CallRequest, RpcOperation, RpcReply, UnaryCall
+from django_ojs.grpc.calls import RpcOperation, RpcReply, UnaryCall
 from django_ojs.grpc.errors import Code, RpcError, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.grpc.streams import STREAM_GRACE, GRPCCaller, Serve, StreamCall
-from django_ojs.http import media, permissions, probes
+from django_ojs.http import permissions, probes
 from django_ojs.parts import LastingTask
 from django_ojs.realtime.access import lost_rights
 from django_ojs.realtime.handler import PROBES, StreamThreads
@@ -303,7 +303,7 @@ class Server:
             given = Metadata.of(context.invocation_metadata(), context.peer())
             request_id = given.answered_id()
             try:
-                caller = await self.on_thread(_caller, given, rpc, needs)
+                caller = await self.on_thread(GRPCCaller, given, rpc, needs)
                 if serve is None:
                     message = f"{rpc} is optional in the specification, and this server does not have it."
                     error = errors.Unsupported(message, details={"rpc": rpc})
@@ -435,13 +435,6 @@ def _shutting_down(request_id: str) -> RpcError:
         "The server is shutting down.", hint="Connect again; another server, or this one, will answer."
     )
     return RpcError.of(error, request_id)
-
-
-def _caller(given: Metadata, rpc: str, needs: str) -> GRPCCaller:
-    """Who calls a stream. Raises what HTTP would answer: first of all Unsupported, for a version or an extension that
-    the call demands and this server lacks."""
-    media.check_demands(CallRequest("POST", f"/{rpc}", given.environ(), {}))
-    return GRPCCaller(given, rpc, needs)
 
 
 def _parsed(rpc: str, raw: bytes) -> Any:

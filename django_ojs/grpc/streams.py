@@ -30,7 +30,7 @@ STREAM_GRACE = 5.0
 class GRPCCaller(Caller):
     """The client of a call, as the request that the rules of the HTTP binding ask about.
 
-    Raises what the HTTP binding answers, when made and when renewed: `Unauthenticated` or `PermissionDenied`.
+    Raises what the HTTP binding answers, as `Caller` does.
     """
 
     def __init__(self, given: Metadata, operation: str, needs: str) -> None:

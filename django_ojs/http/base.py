@@ -152,7 +152,10 @@ class OJSView(APIView):
             check_health(using())
         try:
             with suggest.BoundedComparisons():
-                return super().dispatch(request, *args, **kwargs)
+                response = super().dispatch(request, *args, **kwargs)
+            if request.method == "HEAD" and not response.streaming:  # some servers would send what there is
+                response.content = b""
+            return response
         finally:
             tracing.forget(token)
             self.break_reference_cycles()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from django.http import HttpRequest
+from django.http import HttpRequest, UnreadablePostError
 from rest_framework.parsers import BaseParser
 
 from django_ojs import jsontext
@@ -103,7 +103,8 @@ def _read_plain(request: HttpRequest, limit: int, field: str) -> bytes:
     if declared > limit:
         raise too_large(declared, limit, field)
     already: bytes | None = getattr(request, "_body", None)  # a middleware may have read it, and may have changed it
-    found = _drain(request, limit) if already is None else already
+    chunked = not already and _takes_chunks(request)
+    found = _drain(request, limit) if chunked or already is None else already
     if len(found) > limit:
         raise too_large(len(found), limit, field)
     if len(found) < declared and not (already and found):
@@ -136,10 +137,32 @@ def _drain(request: HttpRequest, limit: int) -> bytes:
     """What the stream holds, but never more than one byte beyond `limit`: that one tells that it is too long."""
     pieces: list[bytes] = []
     missing = limit + 1
-    while missing > 0 and (piece := request.read(min(missing, _CHUNK))):
-        pieces.append(piece)
-        missing -= len(piece)
+    try:
+        while missing > 0 and (piece := request.read(min(missing, _CHUNK))):
+            pieces.append(piece)
+            missing -= len(piece)
+    except OSError:
+        raise
+    except Exception as error:  # as a WSGI server calls a chunk that is none
+        raise UnreadablePostError(error) from error
     return b"".join(pieces)
+
+
+def _takes_chunks(request: HttpRequest) -> bool:
+    """Whether the body comes in chunks under WSGI, where Django takes it for an empty one: an ACK would lose its result
+    without a word. From here on it can be read. Raises InvalidPayload where the server does not say where it ends."""
+    meta: Any = request.META
+    chunked = "chunked" in meta.get("HTTP_TRANSFER_ENCODING", "").lower() and not meta.get("CONTENT_LENGTH")
+    if not chunked or "wsgi.input" not in meta:
+        return False
+    if not meta.get("wsgi.input_terminated"):
+        raise InvalidPayload(
+            "This server takes no body in chunks.",
+            details={"field": "body"},
+            hint="Send the body as a whole, with its Content-Length.",
+        )
+    request._stream = meta["wsgi.input"]  # type: ignore[attr-defined]
+    return True
 
 
 class _Coding(NamedTuple):

@@ -254,6 +254,7 @@ class JobViewSet(Idempotent, JobCheckpoints):
         statuses=(201,),
         audit="job.copy",
         errors=(409, 429),
+        headers="Location",
     )
     def duplicate(self, request: Request, job_id: str) -> Response:
         """Enqueue a copy of a job.
@@ -263,7 +264,8 @@ class JobViewSet(Idempotent, JobCheckpoints):
         self.payload(required=False)
         made = duplicate(self.get_object()["id"], limits=permissions.limits(request))
         self.act.detail["copy"] = str(made["id"])
-        return self.respond(made, 201, copy_of=job_id)
+        location = links.to(request, "admin-job", made["id"])
+        return self.respond(made, 201, {"Location": location}, copy_of=job_id)
 
     @operation(detail=True, methods=["get"], scope="read", doors="public", answer=serializers.RetriesSerializer)
     def retries(self, request: Request, job_id: str) -> Response:

@@ -72,8 +72,7 @@ class OJSRouter(SimpleRouter):
         initkwargs = {**route.initkwargs, **given, "basename": basename, "detail": route.detail}
         aliases = initkwargs.pop("aliases", ())
         view = viewset.as_view(actions, **initkwargs)
-        converter = given.get("lookup_value_converter", viewset.lookup_value_converter)
-        lookup = f"<{converter}:{viewset.lookup_url_kwarg}>"
+        lookup = f"<{viewset.lookup_value_converter}:{viewset.lookup_url_kwarg}>"
         main = route.url.format(prefix=prefix, lookup=lookup)
         name = route.name.format(basename=basename)
         before = f"{prefix}/{lookup}" if route.detail else prefix

@@ -356,6 +356,7 @@ class WorkerViewSet(OJSViewSet):
     """`/workers`, for workers; `/admin/workers`, for operators."""
 
     lookup_url_kwarg = "worker_id"
+    lookup_value_converter = "path"  #: an id may hold slashes
     model_name = "worker"
     serializer_class = operator_serializer_class = WorkerLineSerializer
     pagination_class = WorkerPagination

@@ -29,7 +29,7 @@ from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError, PermissionDenied, Unauthenticated
 from django_ojs.guard import get_logger
-from django_ojs.http import base, exceptions, permissions
+from django_ojs.http import base, exceptions, media, permissions
 from django_ojs.http.authentication import OURS, KeyUser, is_allowed_origin
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
@@ -46,7 +46,8 @@ SCOPE_NEEDED = "read"
 class Caller:
     """The client that opened a connection, as the request that the rules of the HTTP binding ask about.
 
-    Raises, when made and when renewed, what the HTTP binding answers: `Unauthenticated` or `PermissionDenied`.
+    Raises, when made and when renewed, what the HTTP binding answers: `Unauthenticated` or `PermissionDenied`; when
+    made first of all `Unsupported`, for a version or an extension that the handshake demands and this server lacks.
 
     Attributes:
         needs: the scope that the connection takes; '' for one that any caller may open whose credentials are valid.
@@ -58,10 +59,12 @@ class Caller:
 
     def __init__(self, scope: Scope) -> None:
         tenants.refuse_streams(router.db_for_write(Job))
+        request = _request(scope)
+        media.check_demands(request._request)
         self._scope = scope
         self._ticket: Ticket | None = None
         self._password = ""  #: of the user behind the ticket: a mark that changes with it
-        self.request = self._authenticated(_request(scope), first=True)
+        self.request = self._authenticated(request, first=True)
         _check_origin(scope, self.request)
 
     @classmethod

@@ -76,7 +76,7 @@ class _Door:
         path: str = scope["path"].removeprefix(get_script_prefix(scope))
         if not path.startswith(self.prefix):
             return self.http
-        if path.endswith("/health"):
+        if path == f"{self.prefix}v1/health":
             return self.probes
         streams = scope["method"] in ("GET", "HEAD") and _STREAM.search(path)
         if b"wait=" in scope.get("query_string", b""):

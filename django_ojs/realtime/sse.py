@@ -71,6 +71,7 @@ class EventStream(StreamingHttpResponse):
     def __init__(self, pieces: AsyncIterator[str], slot: Slot) -> None:
         super().__init__(pieces, content_type="text/event-stream")
         self["X-Accel-Buffering"] = "no"
+        self["Content-Encoding"] = "identity"  # GZipMiddleware packs each piece; browsers read only the first
         self._resource_closers: list[Callable[[], None]]
         self._resource_closers.append(slot.free)
 

@@ -42,10 +42,10 @@ SUBPROTOCOL = "ojs.v1"
 MAX_MESSAGE = 65_536
 PATIENCE = 10.0  #: seconds that a subscription waits for the database
 #: Why a WebSocket is closed (events 3.5).
-GOING_AWAY, UNSUPPORTED, TOO_BIG, INTERNAL, TOO_SLOW = 1001, 1003, 1009, 1011, 1013
+GOING_AWAY, UNSUPPORTED, POLICY, TOO_BIG, INTERNAL, TOO_SLOW = 1001, 1003, 1008, 1009, 1011, 1013
 UNAUTHENTICATED, FORBIDDEN = 4401, 4403
 #: Close codes where the server cannot answer the handshake with a status.
-_CLOSES = {401: UNAUTHENTICATED, 403: FORBIDDEN}
+_CLOSES = {401: UNAUTHENTICATED, 403: FORBIDDEN, 422: POLICY}
 
 
 class EventsConsumer(AsyncWebsocketConsumer):

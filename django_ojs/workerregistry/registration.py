@@ -67,7 +67,7 @@ def register(
     with atomic(using=using):
         now = clock.now(using)
         worker, records = meet(worker_id, info, now, using, who=who)
-        worker.last_heartbeat_at = now
+        worker.last_heartbeat_at, worker.state = now, "running"  # as of a heartbeat that names no state
         _has_restarted(worker)
         worker.save(using=using)
         log.append(records, using)

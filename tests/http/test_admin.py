@@ -689,6 +689,7 @@ class TestSingleJobs:
         copy = response.json()
         assert (response.status_code, copy["copy_of"], copy["args"], copy["state"]) == (201, later, ["x"], "available")
         assert copy["id"] != later
+        assert response["Location"] == f"/ojs/v1/admin/jobs/{copy['id']}"
         done = list(AuditEntry.objects.order_by("pk").values_list("action", "target"))
         assert done == [("job.run", later), ("job.activate", staged), ("job.copy", later)]
         assert AuditEntry.objects.get(action="job.copy").detail["copy"] == copy["id"]

@@ -349,6 +349,41 @@ def test_a_body_that_arrives_in_pieces_is_whole() -> None:
     assert body.read(request, 10_000) == PUSH
 
 
+def chunked(api: Api, path: str, stream: Any, **server: Any) -> Any:
+    """The answer to a POST without a Content-Length, as a WSGI server passes it on."""
+    environ = {"wsgi.input": stream, "wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked", **server}
+    return api.client.generic("POST", f"/ojs/v1{path}", b"", content_type="application/json", **environ)
+
+
+def test_a_body_in_chunks_is_read_under_wsgi(api: Api) -> None:
+    job = api.push()
+    api.fetch()
+    done = chunked(api, f"/jobs/{job['id']}/ack", io.BytesIO(b'{"result": 42}'))
+    assert (done.status_code, done.json()["job"]["result"]) == (200, 42)
+    error_of(chunked(api, "/jobs", Endless()), 413, "payload_too_large")
+
+
+def test_a_body_in_chunks_is_refused_where_its_end_is_not_known(api: Api) -> None:
+    job = api.push()
+    api.fetch()
+    answer = chunked(api, f"/jobs/{job['id']}/ack", io.BytesIO(b"5\r\n{"), **{"wsgi.input_terminated": False})
+    assert "Content-Length" in error_of(answer, 400, "invalid_payload")["hint"]
+    assert api.get(f"/jobs/{job['id']}").json()["job"]["state"] == "active"
+
+
+def test_a_chunk_that_is_none_is_the_clients_fault(api: Api) -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise ValueError("Invalid chunk size")  # a server has a class of its own, which is no OSError
+
+    error_of(chunked(api, "/jobs", Broken()), 400, "invalid_payload")
+
+
+def test_a_body_that_a_proxy_has_put_together_goes_by_its_length(api: Api) -> None:
+    sent = {"wsgi.input": io.BytesIO(PUSH), "HTTP_TRANSFER_ENCODING": "chunked", "CONTENT_LENGTH": str(len(PUSH))}
+    assert api.client.generic("POST", "/ojs/v1/jobs", b"", content_type="application/json", **sent).status_code == 201
+
+
 @pytest.mark.parametrize("length", ["-1", "abc", "9" * 30, "٣"])
 def test_a_nonsensical_content_length_is_survived(api: Api, length: str) -> None:
     response = api.client.generic("POST", "/ojs/v1/jobs", PUSH, content_type="application/json", CONTENT_LENGTH=length)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import override_settings
+from django.core.handlers.wsgi import WSGIHandler
+from django.test import RequestFactory, override_settings
 
 from django_ojs import jsontext
 from django_ojs.http import media
@@ -44,6 +45,15 @@ def test_every_answer_has_the_headers_of_the_protocol(api: Api) -> None:
 def test_the_length_is_there_without_any_middleware_of_the_site(api: Api) -> None:
     response = api.get("/queues")
     assert int(response["Content-Length"]) == len(response.content)
+
+
+@pytest.mark.parametrize("path", ["/ojs/v1/queues", "/ojs/v1/nowhere", "/ojs/manifest"])
+def test_head_has_the_headers_of_get_and_nothing_behind_them(api: Api, path: str) -> None:
+    """Servers warn of a body, or send it, and the client takes it for its next answer."""
+    server, factory = WSGIHandler(), RequestFactory()
+    got, head = server.get_response(factory.get(path)), server.get_response(factory.head(path))
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head["Content-Length"] == str(len(got.content))
 
 
 def test_no_cache_may_keep_an_answer(api: Api) -> None:

@@ -1,6 +1,7 @@
 """FETCH, ACK, FAIL, BEAT, registration over HTTP."""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -334,6 +335,22 @@ def test_a_worker_that_leaves_hands_its_jobs_back(api: Api, by_path: bool) -> No
     assert api.get(f"/jobs/{job['id']}").json()["job"]["state"] == "available"
     again = api.delete("/workers/w1") if by_path else api.post("/workers/deregister", {"worker_id": "w1"})
     assert error_of(again, 404, "not_found")["details"]["resource_type"] == "worker"
+
+
+@pytest.mark.parametrize("name", ["host/4711", "/"])
+def test_a_worker_leaves_by_its_path_whose_id_holds_slashes(api: Api, name: str) -> None:
+    api.post("/workers/heartbeat", {"worker_id": name})
+    assert api.get(f"/workers/{name}/health").json()["worker_id"] == name
+    assert api.delete(f"/workers/{quote(name, safe='')}").json()["worker_id"] == name
+
+
+def test_a_worker_that_registers_again_runs(api: Api) -> None:
+    """It is a new process: the last words of the one before were not its own."""
+    job = api.push()
+    api.post("/workers/heartbeat", {"worker_id": "w1", "state": "terminate"})
+    assert api.post("/workers/fetch", {"queues": ["default"], "worker_id": "w1"}).json() == {"jobs": []}
+    api.post("/workers", {"worker_id": "w1"})
+    assert api.fetch(worker_id="w1")["id"] == job["id"]
 
 
 def test_a_draining_worker_shows_in_its_health_and_gets_nothing(api: Api) -> None:

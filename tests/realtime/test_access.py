@@ -92,6 +92,15 @@ class TestBeforeTheUpgrade:
     async def test_a_server_that_cannot_answer_the_handshake_closes_it(self) -> None:
         assert (await refused(answers=False)).status == 4401
 
+    async def test_a_version_or_an_extension_that_the_server_lacks(self) -> None:
+        _, headers = await key("read")
+        for demand in ({"ojs-version": "2.0"}, {"ojs-requires-extension": "urn:ojs:ext:none"}):
+            error = await refused(**demand)
+            assert (error.status, error.body["error"]["code"]) == (422, "unsupported")
+            assert (await refused(answers=False, **demand)).status == 1008
+        async with connected(headers={**headers, "ojs-version": "1.0"}) as socket:
+            await works(socket)
+
     async def test_anonymous_where_the_site_allows_it(self, settings: Any) -> None:
         settings.OJS = {"ALLOW_ANONYMOUS": True}
         async with connected() as socket:

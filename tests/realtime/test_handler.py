@@ -301,6 +301,8 @@ class TestDoor:
             ("/ojs/v1/jobs/1/result", "GET", {}, "short"),
             ("/ojs/v1/nowhere", "GET", {}, "short"),
             ("/ojs/v1/health", "GET", {}, "probes"),
+            ("/ojs/v1/workers/a/health", "GET", {}, "short"),
+            ("/ojs/v1/queues/health", "GET", {}, "short"),
             ("/ojs/v1/jobs/1/result?wait=true&timeout=30", "GET", {}, "waits"),
             ("/ojs/v1/jobs", "POST", {"ojs_block_timeout": "5"}, "http"),
             ("/ojs/v1/events", "GET", {"accept": "text/event-stream"}, "http"),

@@ -152,6 +152,11 @@ class TestFraming:
             (event,) = await stream.events(1)
         assert event.data["data"]["error"]["message"] == "a\r\nb\n\ndata: x\u2028é"
 
+    async def test_a_site_that_packs_its_answers_leaves_streams_as_they_are(self, settings: Any) -> None:
+        settings.MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *settings.MIDDLEWARE]
+        async with listen("/events/stream", accept_encoding="gzip") as stream:
+            assert await stream.frame() == Frame(retry=3000)
+
     async def test_head_is_answered_and_over(self) -> None:
         async with listen("/events/stream", method="HEAD") as stream:
             assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
