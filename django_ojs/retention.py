@@ -64,7 +64,10 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
     using = database(using)
     now, ages = clock.now(using), _ages(using)
     return {
-        "jobs": sum(_prune_jobs(condition, now, batch, using) for condition in _retention(ages, now)),
+        "jobs": sum(
+            _delete(Job.objects.using(using).filter(condition).order_by("finished_at"), batch, using)
+            for condition in _retention(ages, now)
+        ),
         "workflows": _prune_workflows(ages, now, batch, using),
         "dead_letters": _prune_surplus_dead_letters(batch, using),
         "results": _prune_results(now, batch, using),
@@ -143,10 +146,6 @@ def _retention(ages: Mapping[str, _Ages], now: dt.datetime) -> list[Q]:
 
 def _edge(now: dt.datetime, seconds: float) -> dt.datetime:
     return now - dt.timedelta(seconds=seconds)
-
-
-def _prune_jobs(condition: Q, now: dt.datetime, batch: int, using: str) -> int:
-    return _delete(Job.objects.using(using).filter(condition).order_by("finished_at"), batch, using)
 
 
 def _unneeded(jobs: QuerySet[Job], using: str) -> QuerySet[Job]:

@@ -301,12 +301,11 @@ class QueueAdmin(OperatingAdmin):
         return response
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        by = actor(request)
         if change:
-            save, action = partial(configuration.configure, obj.name, form.change(), by=by), "queue.configure"
+            save = partial(configuration.configure, obj.name, form.change(), by=actor(request))
         else:
-            save, action = partial(configuration.create, obj.name, form.document(), by=by), "queue.create"
-        self.save_audited(request, form, obj, action, save)
+            save = partial(configuration.create, obj.name, form.document())
+        self.save_audited(request, form, obj, "queue.configure" if change else "queue.create", save)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The counts of all queues on the page, read at once."""

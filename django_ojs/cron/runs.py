@@ -48,6 +48,7 @@ from django_ojs.store import store_of
 logger = get_logger(__name__)
 
 COMPONENT = "cron"
+BATCH = 100
 _INSTANT = dt.timedelta(microseconds=1)
 
 
@@ -63,14 +64,14 @@ class Skipped(NamedTuple):
 OVERLAP = "overlap_prevention"
 
 
-def tick(*, limit: int = 100, using: str | None = None) -> int:
-    """Fire what is due, at most `limit` schedules; return how many this call had. Those of others are left alone.
+def tick(*, using: str | None = None) -> int:
+    """Fire what is due, at most `BATCH` schedules; return how many this call had. Those of others are left alone.
 
     None fires in maintenance mode (orchestration 2.4); when that ends each fires once for all that it missed.
     """
     using = database(using)
     due = CronSchedule.objects.using(using).filter(wake_at__lte=clock.now(using)).order_by("wake_at", "name")
-    found = list(due[:limit])
+    found = list(due[:BATCH])
     return sum(_tick(schedule, using) for schedule in found) if found and not maintenance.is_on(using=using) else 0
 
 

@@ -85,14 +85,6 @@ def actor(event: Mapping[str, Any]) -> dict[str, str]:
     return {"type": kind, "id": data.get("worker_id") or component if kind == "worker" else component}
 
 
-def stored_names(name: str) -> tuple[str, ...]:
-    """The types of the stored events that may have this name in a history."""
-    found = [kind for kind, known in NAMES.items() if known == name]
-    if name == CREATED:
-        return tuple(sorted(CREATION_TYPES))
-    return tuple(found) or (name,)
-
-
 def facts(event: Event) -> dict[str, Any]:
     """What the name of a stored event goes by, without what an envelope has beside it."""
     return {"type": event.type, "data": {**(event.data or {}), "state": event.state}}

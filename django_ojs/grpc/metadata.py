@@ -16,7 +16,7 @@ import django_ojs
 from django_ojs import jsontext
 from django_ojs.errors import Unauthenticated
 from django_ojs.http import manifest
-from django_ojs.http.base import VERSION
+from django_ojs.http.base import VERSION, sent_id
 from django_ojs.http.query import FLAGS
 from django_ojs.rules.ids import new_request_id
 
@@ -25,7 +25,6 @@ Pairs = tuple[tuple[str, str | bytes], ...]
 REQUEST_ID = "x-ojs-request-id"
 #: In which clients without `attributes` say how long a reservation is to be, in milliseconds.
 VISIBILITY = "x-ojs-visibility-timeout-ms"
-_VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
 #: Names that mean something to Django or to HTTP: of these none comes from metadata under its own name.
 _NOT_HEADERS = frozenset({
     "accept", "authorization", "connection", "content-encoding", "content-length", "content-type", "cookie", "host",
@@ -69,8 +68,7 @@ class Metadata:
     @property
     def request_id(self) -> str:
         """The id that the client gave the call; '' where it gave none that is valid."""
-        given = self.values.get(REQUEST_ID) or self.values.get("x-request-id", "")
-        return given if _VALID_ID.fullmatch(given) else ""
+        return sent_id(self.values.get(REQUEST_ID) or self.values.get("x-request-id", ""))
 
     def answered_id(self) -> str:
         """The id of the call where nothing else has given it one."""

@@ -118,10 +118,6 @@ def _write_result(message: Any, field: str, value: Any) -> None:
     values.write_result(struct, value)
 
 
-def _read_milliseconds(duration: Any) -> int:
-    return values.read_milliseconds(duration)
-
-
 def _fill_milliseconds(duration: Any, value: Any) -> None:
     if not is_integer(value) or not 0 <= value <= durations.MAX_MS:
         raise ValueError("no whole milliseconds")
@@ -151,7 +147,7 @@ OBJECT = FieldKind(values.read_object, write_object)
 RESULT = FieldKind(values.read_result, _write_result)
 INSTANT = FieldKind(values.read_instant, filling(values.write_instant, str))
 DURATION = FieldKind(values.read_duration, filling(values.write_duration, str))
-MILLISECONDS = FieldKind(_read_milliseconds, filling(_fill_milliseconds))
+MILLISECONDS = FieldKind(values.read_milliseconds, filling(_fill_milliseconds))
 TTL = FieldKind(_read_ttl, filling(_fill_relative, str))
 
 

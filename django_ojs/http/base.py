@@ -89,6 +89,7 @@ class OJSView(APIView):
     #: Whether a call may meet a database that is away: not where its answer is made of the code and the settings alone.
     needs_database: ClassVar[bool] = True
     cache_control: ClassVar[str] = "private, no-store, max-age=0"
+    _text_type = ""  #: the Content-Type of an answer that is no JSON
     #: What `payload()` read.
     raw: bytes | None = None
     body: Mapping[str, Any] = MappingProxyType({})
@@ -203,6 +204,10 @@ class OJSView(APIView):
         allowed = ", ".join(self.allowed_methods)
         raise errors.MethodNotAllowed(f"This path takes {allowed} only.", headers={"Allow": allowed})
 
+    def handle_exception(self, exc: Exception) -> Response:
+        self._text_type = ""
+        return super().handle_exception(exc)
+
     def get_exception_handler(self) -> Any:
         return exceptions.handler
 
@@ -243,7 +248,7 @@ class OJSView(APIView):
 
     def media_type(self) -> str:
         """The Content-Type of this view's answers."""
-        return media.response_type(self.request._request)
+        return self._text_type or media.response_type(self.request._request)
 
     def _render(self, response: Response) -> None:
         response.accepted_renderer = _RENDERER

@@ -16,12 +16,10 @@ from rest_framework.response import Response
 
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import PermissionDenied
 from django_ojs.http import permissions
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import SortKey, parse_time
-from django_ojs.http.permissions import principal
 from django_ojs.http.query import OJSFilterBackend, ReaderFilter, read_text
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
 from django_ojs.jobs import durableevents
@@ -116,7 +114,5 @@ def _body_limit() -> int:
 
 def _check_unlimited(request: Request) -> None:
     if permissions.is_limited(request):
-        raise PermissionDenied(
-            "A key that is limited to queues or types reaches no events, for which jobs of others may wait.",
-            details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
-        )
+        message = "A key that is limited to queues or types reaches no events, for which jobs of others may wait."
+        raise permissions.denied(request, message)

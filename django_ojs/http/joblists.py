@@ -7,7 +7,6 @@ request goes on from there. A caller that follows it until there is no more has 
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,10 +20,9 @@ from django_ojs.database import database
 from django_ojs.http import filters, pagination, parameters, permissions, query
 from django_ojs.http.pagination import CappedPagination, ListPage, SortKey, capped, paginate, parse_time, parse_uuid
 from django_ojs.jobs.filterfields import read_states
-from django_ojs.jobs.search import DEEPER, FEW, scan
+from django_ojs.jobs.search import DEEPER, FEW, instant_of, scan
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.rules import ids
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import checked, query_fault
 from django_ojs.states import LIVE, TERMINAL, State
@@ -226,8 +224,7 @@ def searched(
     elif not whole:
         edge = [done.edge] if len(order) == 1 else [done.edge, _LOWEST if key.descending else _HIGHEST]
         standing["next_cursor"] = window.cursor(before + len(found), edge)
-        back_to = done.edge if isinstance(done.edge, dt.datetime) else ids.time_of(done.edge)
-        standing["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
+        standing["searched"] = {"jobs": done.looked, "up_to": format_instant(instant_of(done.edge))}
     return ListPage([shown[job_id] for job_id in job_ids if job_id in shown], standing)
 
 
@@ -274,8 +271,7 @@ def stretched(
         standing["next_cursor"] = window.cursor(window.offset + len(shown), [*values, begin or "", end or ""])
     elif end is not None:
         standing["next_cursor"] = window.cursor(window.offset + len(shown), [*("" for _ in order), end, ""])
-        back_to = end if isinstance(end, dt.datetime) else ids.time_of(end)
-        standing["searched"] = {"jobs": depth, "up_to": format_instant(back_to)}
+        standing["searched"] = {"jobs": depth, "up_to": format_instant(instant_of(end))}
     return ListPage(shown, standing)
 
 

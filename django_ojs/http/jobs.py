@@ -76,15 +76,6 @@ class JobViewSet(Idempotent, JobCheckpoints):
     pagination_class = JobPagination
     list_names = ("items", "jobs")
 
-    _text_type = ""  #: of an answer that is no JSON
-
-    def media_type(self) -> str:
-        return self._text_type or super().media_type()
-
-    def handle_exception(self, exc: Exception) -> Response:
-        self._text_type = ""
-        return super().handle_exception(exc)
-
     def get_queryset(self) -> Any:
         return Job.objects.using(router.db_for_write(Job))
 

@@ -101,7 +101,7 @@ def require_scope(request: Request, scope: str, *, operation: str = "", right: s
     if not allowed:
         facts = {"required_permission": f"django_ojs.{needed[0]}"} if needed else {}
         message = f"This call needs the {'permission' if needed else 'scope'} '{needed[0] if needed else scope}'."
-        raise _denied(
+        raise denied(
             request, message, operation, required_scope=scope, required_role=scope, **_queue_asked(request), **facts
         )
 
@@ -134,7 +134,7 @@ def check_queue(request: Request, queues: str | Iterable[str]) -> None:
     """Raise PermissionDenied if the caller's key is limited to other queues than these."""
     beyond = limits(request).first_beyond([queues] if isinstance(queues, str) else queues)
     if beyond is not None:
-        raise _denied(request, f"This API key may not use the queue '{beyond}'.", queue=beyond)
+        raise denied(request, f"This API key may not use the queue '{beyond}'.", queue=beyond)
 
 
 def check_whole_queue(request: Request, queue: str) -> None:
@@ -142,21 +142,21 @@ def check_whole_queue(request: Request, queue: str) -> None:
     check_queue(request, queue)
     if not limits(request).covers_queue(queue):
         message = "A key that is limited to job types cannot change a queue, which holds jobs of other types, too."
-        raise _denied(request, message, queue=queue)
+        raise denied(request, message, queue=queue)
 
 
 def check_figures(request: Request) -> None:
     """Raise PermissionDenied if the caller's key is limited to job types, where figures are of whole queues."""
     if limits(request).types is not None:
         message = "The figures of queues count jobs of all types, and this API key is limited to some."
-        raise _denied(request, message)
+        raise denied(request, message)
 
 
 def check_type(request: Request, job_type: str, *, queue: str = "") -> None:
     """Raise PermissionDenied if the caller's key is limited to other job types than this; `queue` for its details."""
     if not limits(request).covers_type(job_type):
         facts = {"job_type": job_type} | ({"queue": queue} if queue else {})
-        raise _denied(request, f"This API key may not use the job type '{job_type}'.", **facts)
+        raise denied(request, f"This API key may not use the job type '{job_type}'.", **facts)
 
 
 def limits(request: Request | HttpRequest) -> Limits:
@@ -215,7 +215,7 @@ def check_held(request: Request, worker_id: str) -> None:
         return
     held = Job.objects.using(router.db_for_write(Job)).filter(worker_id=worker_id, state=State.ACTIVE)
     if held.exclude(visible(request)).exists():
-        raise _denied(request, "This worker holds jobs that this API key may not use.", worker_id=worker_id)
+        raise denied(request, "This worker holds jobs that this API key may not use.", worker_id=worker_id)
 
 
 def check_row(request: Request, row: Mapping[str, Any]) -> None:
@@ -336,6 +336,8 @@ def _challenge(request: Request) -> str:
     return ", ".join(dict.fromkeys(offer for offer in offers if offer)) or "Bearer"
 
 
-def _denied(request: Request, message: str, operation: str = "", **facts: str) -> PermissionDenied:
+def denied(request: Request, message: str, operation: str = "", *, hint: str = "", **facts: str) -> PermissionDenied:
+    """The refusal of a call, whose details say who makes it and what it is."""
     operation = operation or f"{request.method} {request.path}"
-    return PermissionDenied(message, details={"principal": principal(request), "operation": operation, **facts})
+    details = {"principal": principal(request), "operation": operation, **facts}
+    return PermissionDenied(message, details=details, hint=hint)

@@ -190,7 +190,6 @@ class MetricsView(OJSView):
 
     model_name = "queue"
     negotiates = False
-    _text_type = ""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if not ojs_settings.METRICS:
@@ -208,13 +207,6 @@ class MetricsView(OJSView):
         response = Response(RawJSON(collector.text()))
         self._text_type = accept if accept == "text/plain" else collector.CONTENT_TYPE
         return response
-
-    def handle_exception(self, exc: Exception) -> Response:
-        self._text_type = ""
-        return super().handle_exception(exc)
-
-    def media_type(self) -> str:
-        return self._text_type or super().media_type()
 
 
 class Prometheus(MetricsView):

@@ -17,7 +17,6 @@ from rest_framework.response import Response
 
 from django_ojs import clock, spellings
 from django_ojs.access import Limits
-from django_ojs.errors import PermissionDenied
 from django_ojs.http import fields, permissions
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.operation import operation
@@ -165,11 +164,8 @@ _NOTED = spellings.RATE_LIMIT_MEMBERS | {"expires_at", "blocked_until"}
 def _check(request: Request, key: str) -> None:
     """Raise PermissionDenied for a limit that is not one of the caller's own queues or job types, each as a whole."""
     if not _covers(permissions.limits(request), key):
-        raise PermissionDenied(
-            "This rate limit reaches beyond the queues and job types of this API key.",
-            details={"principal": principal(request), "operation": f"{request.method} {request.path}",
-                     "rate_limit": shorten(key)},
-        )  # fmt: skip
+        message = "This rate limit reaches beyond the queues and job types of this API key."
+        raise permissions.denied(request, message, rate_limit=shorten(key))
 
 
 def _covers(reach: Limits, key: str) -> bool:

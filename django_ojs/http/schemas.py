@@ -15,11 +15,11 @@ from rest_framework.response import Response
 
 from django_ojs import spellings
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound, PermissionDenied
+from django_ojs.errors import NotFound
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import SamePagination, SortKey, parse_name
-from django_ojs.http.permissions import check_type, limits, principal
+from django_ojs.http.permissions import check_type, denied, limits
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, EitherField, InstantField
 from django_ojs.jobs import schemas
 from django_ojs.jsontext import is_integer
@@ -292,22 +292,20 @@ def _check_limits(request: Request, job_type: str) -> None:
     """Raise PermissionDenied for a schema that would judge jobs beyond the limits of the caller."""
     check_type(request, job_type)
     if not limits(request).covers_type_in_all_queues(job_type):
-        raise PermissionDenied(
-            "A key that is limited to queues cannot change schemas, which hold in all of them.",
-            details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
-        )
+        message = "A key that is limited to queues cannot change schemas, which hold in all of them."
+        raise denied(request, message)
 
 
 def _check_uri(request: Request, uri: str) -> None:
     """Raise PermissionDenied for a URI by which jobs of types beyond the limits of the caller may name the schema."""
     implied = _URI_PARTS.fullmatch(uri)
     if uri and limits(request).types is not None and not (implied and limits(request).covers_type(implied[1])):
-        raise PermissionDenied(
+        raise denied(
+            request,
             "A key that is limited to job types cannot register a schema under a URI that is not of one of them.",
-            details={"principal": principal(request), "operation": f"{request.method} {request.path}",
-                     "uri": shorten(uri)},
+            uri=shorten(uri),
             hint="Leave the uri out: it is then urn:ojs:schema:{type}:v{version}.",
-        )  # fmt: skip
+        )
 
 
 def _type(value: Any) -> str:

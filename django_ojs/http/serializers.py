@@ -342,11 +342,7 @@ class TextField(serializers.CharField):
         return serializers.Field.run_validation(self, data)
 
     def to_internal_value(self, data: Any) -> Any:
-        return fields.text({self.name: data}, self.name, maximum=self.max_length or 255)
-
-    @property
-    def name(self) -> str:
-        return str(self.field_name)
+        return fields.text({str(self.field_name): data}, str(self.field_name), maximum=self.max_length or 255)
 
 
 class ObjectField(serializers.DictField):

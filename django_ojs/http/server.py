@@ -23,7 +23,7 @@ from rest_framework.response import Response
 import django_ojs
 from django_ojs import clock, jsontext, middleware, spellings
 from django_ojs.conf import FIELDS, ojs_settings
-from django_ojs.errors import NotFound, PermissionDenied
+from django_ojs.errors import NotFound
 from django_ojs.http import compat, fields, links, manifest, media, openapi, permissions, query
 from django_ojs.http.base import OJSView, OJSViewSet, PublicView, using
 from django_ojs.http.compat import whole
@@ -484,10 +484,8 @@ class ServerViewSet(OJSViewSet):
         """Stop all delivery, promotion and schedules, or let them go on."""
         body = self.payload()
         if permissions.is_limited(request):
-            raise PermissionDenied(
-                "A key that is limited to queues or types cannot stop all of them.",
-                details={"principal": principal(request), "operation": maintenance.STARTED},
-            )
+            message = "A key that is limited to queues or types cannot stop all of them."
+            raise permissions.denied(request, message, maintenance.STARTED)
         wanted = self.validated(body)
         enabled = wanted.pop("enabled")
         self.act.action = maintenance.STARTED if enabled else maintenance.STOPPED

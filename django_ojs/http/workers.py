@@ -24,7 +24,7 @@ from rest_framework.response import Response
 
 from django_ojs import clock, jsontext, spellings
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
+from django_ojs.errors import Conflict, InvalidRequest, NotFound
 from django_ojs.http import compat, fields, jobs, permissions, testhooks
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.jobserializers import (
@@ -38,7 +38,7 @@ from django_ojs.http.jobserializers import (
 )
 from django_ojs.http.operation import operation
 from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, ListPage, OJSPagination, SortKey, paginate, parse_name
-from django_ojs.http.permissions import check_queue, principal, type_limit
+from django_ojs.http.permissions import check_queue, type_limit
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
@@ -74,8 +74,6 @@ DIRECTIVES = {
 }  # fmt: skip
 #: What a heartbeat may call its worker's state.
 _STATES = [*STATES, *spellings.WORKER_STATE.words]
-#: The verbs of one worker.
-_VERBS = ("quiet", "resume", "terminate", "restart")
 
 
 class WorkerLineSerializer(AnswerSerializer):
@@ -564,11 +562,8 @@ class WorkerViewSet(OJSViewSet):
         """A worker and its jobs."""
         worker = self.get_object()
         if not _is_seen(request, worker):
-            raise PermissionDenied(
-                "This worker serves no queue or no job type of this API key.",
-                details={"principal": principal(request), "operation": f"{request.method} {request.path}",
-                         "worker_id": worker.pk},
-            )  # fmt: skip
+            message = "This worker serves no queue or no job type of this API key."
+            raise permissions.denied(request, message, worker_id=worker.pk)
         held = Job.objects.using(_using()).filter(state=State.ACTIVE, worker_id=worker.pk).order_by("id")
         held = held.filter(permissions.visible(request))
         rows = [*held.values("id", "type", "queue", "attempt", "started_at")[:HELD]]
@@ -801,10 +796,8 @@ def _is_seen(request: Request, worker: Worker) -> bool:
 
 def _check_unlimited(request: Request) -> None:
     if permissions.is_limited(request):
-        raise PermissionDenied(
-            "A key that is limited to queues or types cannot direct workers, which may serve others.",
-            details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
-        )
+        message = "A key that is limited to queues or types cannot direct workers, which may serve others."
+        raise permissions.denied(request, message)
 
 
 def _summary(workers: QuerySet[Worker], now: dt.datetime) -> dict[str, int]:

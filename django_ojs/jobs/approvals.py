@@ -146,11 +146,12 @@ def asks(user: Any, using: str | None = None) -> Q:
     """
     if not getattr(user, "is_active", False):
         return Q(pk__in=[])
-    groups = [str(pk) for pk in user.groups.values_list("pk", flat=True)] if hasattr(user, "groups") else []
     held = sorted(user.get_all_permissions()) if hasattr(user, "get_all_permissions") else []
     named = ApprovalAssignee.objects.using(database(using)).filter(approval=OuterRef("pk"))
     own = (
-        Q(kind=Kind.USER, key=str(user.pk)) | Q(kind=Kind.GROUP, key__in=groups) | Q(kind=Kind.PERMISSION, key__in=held)
+        Q(kind=Kind.USER, key=str(user.pk))
+        | Q(kind=Kind.GROUP, key__in=_groups(user))
+        | Q(kind=Kind.PERMISSION, key__in=held)
     )
     condition = Q(Exists(named.filter(own)))
     may_decide = hasattr(user, "has_perm") and user.has_perm(DECIDE)
@@ -159,9 +160,12 @@ def asks(user: Any, using: str | None = None) -> Q:
 
 def asks_groups_of(user: Any, using: str | None = None) -> Q:
     """The approvals that ask a group of this user."""
-    groups = [str(pk) for pk in user.groups.values_list("pk", flat=True)] if hasattr(user, "groups") else []
     named = ApprovalAssignee.objects.using(database(using)).filter(approval=OuterRef("pk"))
-    return Q(Exists(named.filter(kind=Kind.GROUP, key__in=groups)))
+    return Q(Exists(named.filter(kind=Kind.GROUP, key__in=_groups(user))))
+
+
+def _groups(user: Any) -> list[str]:
+    return [str(pk) for pk in user.groups.values_list("pk", flat=True)] if hasattr(user, "groups") else []
 
 
 def open_for(user: Any, *, using: str | None = None) -> QuerySet[Approval]:
@@ -525,11 +529,11 @@ def on_jobs_ended(rows: Sequence[JobRow], now: dt.datetime, using: str, found: A
         steps.close_approvals(ended, now, using=using)
 
 
-def tend(*, limit: int = BATCH, using: str | None = None) -> int:
+def tend(*, using: str | None = None) -> int:
     """Escalate the approvals, and end those, whose time has come; return how many."""
     using = database(using)
     due = Approval.objects.using(using).filter(next_at__lte=clock.now(using), state=_OPEN)
-    return sum(_tend(pk, using) for pk in list(due.order_by("next_at").values_list("pk", flat=True)[:limit]))
+    return sum(_tend(pk, using) for pk in list(due.order_by("next_at").values_list("pk", flat=True)[:BATCH]))
 
 
 @retried
@@ -553,7 +557,7 @@ def _tend(approval_id: uuid.UUID, using: str) -> int:
     return 1
 
 
-def sweep(*, limit: int = BATCH, using: str | None = None) -> int:
+def sweep(*, using: str | None = None) -> int:
     """Close open approvals whose jobs have ended in a statement that does not look for any; return how many. Those that
     were asked for while the clock was ahead begin now."""
     using = database(using)
@@ -561,7 +565,7 @@ def sweep(*, limit: int = BATCH, using: str | None = None) -> int:
     _set_right(now, using=using)
     live = Job.objects.using(using).filter(pk=OuterRef("job_id"), state__in=_LIVE)
     orphans = Approval.objects.using(using).filter(~Exists(live), state=_OPEN)
-    ids = list(orphans.values_list("job_id", flat=True)[:limit])
+    ids = list(orphans.values_list("job_id", flat=True)[:BATCH])
     return _close_ended(ids, now, using=using) if ids else 0
 
 
@@ -592,8 +596,7 @@ def _set_right(now: dt.datetime, *, using: str) -> None:
             approval.escalate_at = approval.escalate_at and approval.escalate_at - by
             approval.next_at = _next(approval)
             approval.save(using=using)
-            waits = JobStep.objects.using(using).filter(job_id=approval.job_id, ended_at=None, event_name=EVENT)
-            waits.filter(event_key=str(pk)).update(began_at=now, due_at=approval.due_at)
+            _waits(approval, using).update(began_at=now, due_at=approval.due_at)
 
 
 def prune(now: dt.datetime, batch: int, using: str) -> int:
@@ -642,11 +645,16 @@ def _open(approval_id: uuid.UUID, by: Decider, using: str) -> tuple[Approval, Jo
     by.check(approval, using)
     if approval.state != _OPEN:
         raise decided(approval)
-    waits = JobStep.objects.using(using).filter(job_id=approval.job_id, ended_at=None, event_name=EVENT)
-    if row is None or row["state"] in states.TERMINAL or not waits.filter(event_key=str(approval.pk)).exists():
+    if row is None or row["state"] in states.TERMINAL or not _waits(approval, using).exists():
         approval.state = ApprovalState.CLOSED.value
         raise decided(approval)
     return approval, row
+
+
+def _waits(approval: Approval, using: str) -> QuerySet[JobStep]:
+    """The open step that waits for this approval."""
+    found = JobStep.objects.using(using).filter(job_id=approval.job_id, ended_at=None, event_name=EVENT)
+    return found.filter(event_key=str(approval.pk))
 
 
 def decided(approval: Approval) -> Conflict:
@@ -696,8 +704,7 @@ def _finish(
 ) -> None:  # fmt: skip
     """Store the approval, end the step that waits for it, and let the job go on."""
     approval.save(using=using)
-    waits = JobStep.objects.using(using).filter(job_id=approval.job_id, ended_at=None, event_name=EVENT)
-    waits.filter(event_key=str(approval.pk)).update(
+    _waits(approval, using).update(
         result=None if result is None else RawJSON(jsontext.dumps(result.to_json())), error=error, ended_at=now
     )
     if row["state"] == State.RETRYABLE:

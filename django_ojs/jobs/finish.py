@@ -51,7 +51,7 @@ from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.store.values import Ack, EndedMembers
 
-__all__ = ["Ack", "Failure", "ack", "ack_one", "apply_retry_policy", "fail", "fail_one", "release"]
+__all__ = ["Ack", "Failure", "ack", "ack_one", "apply_retry_policy", "fail", "fail_one"]
 
 
 def ack_free(

@@ -15,7 +15,7 @@ import datetime as dt
 import logging
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.db.models import Count, F, FloatField, Func, Max, Q, QuerySet, Sum, Value
@@ -380,11 +380,6 @@ _LAST = 2**57  #: microseconds: far behind the year 4000, and before 9999
 
 
 # Deleting
-
-
-def delete_of(ids: Collection[uuid.UUID], using: str) -> None:
-    """Delete the lines of these jobs."""
-    JobLog.objects.using(using).filter(job_id__in=list(ids))._raw_delete(using)
 
 
 def in_parts(ids: Sequence[uuid.UUID], most: int, using: str) -> Iterable[Sequence[uuid.UUID]]:

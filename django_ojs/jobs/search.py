@@ -103,10 +103,15 @@ def newest(
     done = scan(base, along, fitting, enough, depth=ojs_settings.SEARCH_DEPTH)
     if done.ended == "all":
         return done.found, Look()
-    back_to = done.edge if isinstance(done.edge, dt.datetime) else ids.time_of(done.edge)
+    back_to = instant_of(done.edge)
     # The next search may see a job of the same instant again, and misses none.
     further = format_instant(back_to + dt.timedelta(milliseconds=1))
     return done.found, Look(done.looked, back_to, done.ended, further, done.edge)
+
+
+def instant_of(edge: dt.datetime | uuid.UUID) -> dt.datetime:
+    """When a job ended or was made, by its place along a search: its end itself, or its id."""
+    return edge if isinstance(edge, dt.datetime) else ids.time_of(edge)
 
 
 def typed_instant(text: str) -> dt.datetime | None:

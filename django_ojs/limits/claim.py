@@ -307,7 +307,7 @@ class _LimitKey:
         self.longest_ms = max([self.longest_ms, *lengths])
         self.admitted |= dict.fromkeys(jobs, max(spacings, default=0.0))
 
-    def has_room(self, policy: RatePolicy, number: int, now: dt.datetime) -> bool:
+    def has_room(self, policy: RatePolicy, number: int) -> bool:
         """Whether so many more may start under this policy, as far as can be told without the starts one by one."""
         return not (
             policy.throttle
@@ -443,7 +443,7 @@ class LimitKeys:
     def has_room(self, names: Iterable[str], number: int) -> bool:
         """Whether each of these queues lets so many more jobs start, of any type and without a key of their own."""
         return not self._by_type and all(
-            key in self.keys and self.keys[key].has_room(policy, number, self.now)
+            key in self.keys and self.keys[key].has_room(policy, number)
             for name in names
             for key, policies in self._of_queue(name).items()
             for policy in policies

@@ -100,6 +100,11 @@ class SteadyCommand(BaseCommand):
         """Write a line to stdout, at once."""
         output.say(self.stdout, line)
 
+    def announce(self, options: dict[str, Any], line: str) -> None:
+        """The same, unless the verbosity is 0."""
+        if options["verbosity"]:
+            self.say(line)
+
 
 class ShellCommand(SteadyCommand):
     """A command that ends as a shell expects it, with a method `do_NAME` for each of its actions (`ojs_cron sync`).

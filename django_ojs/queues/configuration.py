@@ -57,7 +57,7 @@ def configure(name: str, change: Mapping[str, Any], *, by: str = "", using: str 
     return queue
 
 
-def create(name: str, config: Mapping[str, Any], *, by: str = "", using: str | None = None) -> Queue:
+def create(name: str, config: Mapping[str, Any], *, using: str | None = None) -> Queue:
     """Make a new queue. Raises `Conflict` where there is one already, `InvalidRequest` for a bad configuration."""
     using = database(using)
     names_only(name)

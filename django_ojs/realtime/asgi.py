@@ -8,14 +8,11 @@ application = with_events(get_asgi_application())
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from django.apps import apps
 
-from django_ojs.realtime.handler import on_threads
-
-ASGI = Callable[[Any, Any, Any], Awaitable[None]]
+from django_ojs.realtime.handler import ASGI, on_threads
 
 
 def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:

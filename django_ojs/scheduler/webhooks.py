@@ -111,12 +111,12 @@ class SendWebhooks:
                 self._done = done
             raise
         for subscription in disabled:
-            self._report_disabled(subscription, using)
+            self._report_disabled(subscription)
         return True
 
-    def _report_disabled(self, subscription: WebhookSubscription, using: str) -> None:
+    def _report_disabled(self, subscription: WebhookSubscription) -> None:
         logger.warning("The webhook %s was switched off. %s", subscription, subscription.disabled_reason)
-        if (message := mail_to_owner(subscription, using)) is not None:
+        if (message := mail_to_owner(subscription)) is not None:
             self._threads.submit(partial(_mail, message, subscription.public_id))
 
 

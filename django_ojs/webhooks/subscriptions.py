@@ -270,7 +270,7 @@ def _record(what: str, subscription: WebhookSubscription, now: dt.datetime, usin
     log.append([catalogue.of_webhook(f"webhook.subscription.{what}", subscription.public_id, now, **facts)], using)
 
 
-def mail_to_owner(subscription: WebhookSubscription, using: str) -> EmailMessage | None:
+def mail_to_owner(subscription: WebhookSubscription) -> EmailMessage | None:
     """A mail to the user who made the subscription; None where an API key did, or the user has no address."""
     kind, _, name = subscription.created_by.partition(":")
     if kind != "user":

@@ -336,14 +336,6 @@ class TestSwitchedOff:
         assert [demanded(uri), demanded(uri.replace("experimental:", ""))] == [422, 422]
 
 
-def test_every_name_has_its_events() -> None:
-    assert names.stored_names("job.created") == ("job.enqueued", "job.scheduled")
-    assert names.stored_names("job.attempt_failed") == ("job.failed",)
-    assert names.stored_names("job.cancelled") == ("job.cancelled",)
-    assert log.count is not None
-    assert not Job.objects.exists()
-
-
 class TestWholeHistory:
     def test_newest_first_in_the_words_of_the_extension(self, api: Api) -> None:
         pk, other = pushed(), pushed(queue="elsewhere", type="mail.send")

@@ -105,7 +105,7 @@ def mails() -> list[list[str]]:
     assert form is not None
     approvalmail.tell(form)
     assert not Approval.objects.filter(state="open", mail_due=True).exists()
-    owned = mail_to_owner(WebhookSubscription(created_by=f"user:{user.get_username()}"), Job.objects.db)
+    owned = mail_to_owner(WebhookSubscription(created_by=f"user:{user.get_username()}"))
     return [list(one.to) for one in [*mail.outbox, *filter(None, [owned])]]
 
 

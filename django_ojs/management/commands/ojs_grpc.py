@@ -76,7 +76,7 @@ class Command(SteadyCommand):
         for number in obeyed(Order.STOP):
             loop.add_signal_handler(number, handle, number)
         port = await server.start()
-        self._announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
+        self.announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
         stuck: list[str] = []
         while not (stop.is_set() or (stuck := parts.stuck())):
             with contextlib.suppress(TimeoutError):
@@ -84,19 +84,15 @@ class Command(SteadyCommand):
                     await stop.wait()
         if stuck:
             logger.error("This server should be replaced: %s.", "; ".join(stuck))
-        self._announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
+        self.announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
         graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
         await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
         if not graceful.done():
             await server.stop(0)
         await graceful
         hurried.cancel()
-        self._announce(options, "ojs_grpc stopped.")
+        self.announce(options, "ojs_grpc stopped.")
         return not stuck
-
-    def _announce(self, options: dict[str, Any], line: str) -> None:
-        if options["verbosity"]:
-            self.say(line)
 
 
 def _keep_connections() -> None:

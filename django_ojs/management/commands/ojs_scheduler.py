@@ -39,7 +39,7 @@ class Command(SteadyCommand):
         health = HealthFile(options["health_file"]) if options["health_file"] else None
         with signals(lifecycle):
             scheduler.start()
-            self._announce(options, f"ojs_scheduler {name} started.")
+            self.announce(options, f"ojs_scheduler {name} started.")
             while lifecycle.stage is not Stage.TERMINATE:
                 if stuck := parts.stuck():
                     lifecycle.stuck("; ".join(stuck))
@@ -49,10 +49,6 @@ class Command(SteadyCommand):
             scheduler.stop(5.0)
             if health is not None:
                 health.remove()
-            self._announce(options, f"ojs_scheduler {name} stopped.")
+            self.announce(options, f"ojs_scheduler {name} stopped.")
         if lifecycle.reason == "error":
             sys.exit(1)  # the service manager starts another
-
-    def _announce(self, options: dict[str, Any], line: str) -> None:
-        if options["verbosity"]:
-            self.say(line)
