@@ -19,6 +19,7 @@ from django_ojs import clock, doctor
 from django_ojs.admin import attention, charts, display, live, maintenance, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.live import LiveSitePages
+from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.admin.overtime import RANGES, Past, Range
 from django_ojs.models import CronSchedule, Job, Queue, Worker
 from django_ojs.queues.configuration import MAX_REASON
@@ -85,6 +86,7 @@ class Overview(LiveSitePages):
         rights = [("view", Queue), ("change", Queue), ("view", Worker), ("view", CronSchedule)]
         return {
             (right := f"{verb}_{model._meta.model_name}"): self.admin_site.is_registered(model)
+            and (verb == "view" or isinstance(self.admin_site.get_model_admin(model), OperatingAdmin))
             and request.user.has_perm(f"{self.opts.app_label}.{right}")
             for verb, model in rights
         }
