@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
@@ -349,6 +350,9 @@ def test_priority_is_changed_and_refused_with_words(admin_client: Client) -> Non
         assert "not given the priority" in said(admin_client.post(action, {"priority": nonsense}, follow=True))[0]
     assert "a number such as" in said(admin_client.post(action, {"priority": ""}, follow=True))[0]
     assert admin_client.get(action).url == url("job", "change", job.pk), "after a login"
+    admin_client.post(action, {"priority": "HIGH"})
+    noted = LogEntry.objects.filter(object_id=str(job.pk)).values_list("change_message", flat=True)
+    assert set(noted) == {"Given the priority 7.", "Given the priority HIGH."}
 
 
 def test_run_now_and_a_copy(admin_client: Client) -> None:
