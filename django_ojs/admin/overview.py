@@ -146,7 +146,7 @@ def compute(using: str) -> Figures:
         queues=[_line(name, site, rates.get(name)) for name in found[:QUEUES]],
         more_queues=len(found) - len(found[:QUEUES]),
         workers=list(
-            directory.with_held(Worker.objects.using(using)).defer("labels").order_by("-last_seen_at")[:WORKERS]
+            directory.with_held(Worker.objects.using(using)).defer("labels").order_by("-last_seen_at")[: WORKERS + 1]
         ),
         failing=_failing(now, using, states[State.RETRYABLE]),
         schedules=list(CronSchedule.objects.using(using).filter(wake_at__isnull=False).order_by("wake_at")[:SCHEDULES]),
@@ -267,7 +267,8 @@ def context(figures: Figures, stretch: OverviewPeriod, chosen: Range, may: dict[
         ] if may["view_queue"] else None,
         "more_queues": figures.more_queues,
         "max_reason": MAX_REASON,
-        "workers": [_worker(worker, figures.at) for worker in figures.workers] if may["view_worker"] else None,
+        "workers": [_worker(one, figures.at) for one in figures.workers[:WORKERS]] if may["view_worker"] else None,
+        "more_workers": len(figures.workers) > WORKERS,
         "failing": [(one, *display.brief(one.error)) for one in figures.failing],
         "schedules": [_schedule(one, figures.at) for one in figures.schedules] if may["view_cronschedule"] else None,
     }  # fmt: skip

@@ -93,6 +93,15 @@ def test_an_empty_installation_has_an_overview(admin_client: Client) -> None:
         assert admin_client.get(page).status_code == 200
 
 
+def test_workers_that_are_left_out_are_told(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "WORKERS", 1)
+    for number, told in ((1, False), (2, True)):
+        register(f"w-{number}", {"queues": ["default"]})
+        summary.forget()
+        page = admin_client.get(OVERVIEW)
+        assert (len(page.context["workers"]), "And more." in page.content.decode()) == (1, told)
+
+
 def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:
     pushed(3, type="mail.send")
     pushed(2, type="report.daily", queue="reports")
