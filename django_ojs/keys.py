@@ -21,12 +21,14 @@ from django.core.exceptions import ValidationError
 from django.db import Error, IntegrityError, connections, router, transaction
 from django.db.models import Q
 from django.db.models.signals import post_delete, post_save
+from django.utils.translation import gettext_noop
 
 from django_ojs import clock, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
 from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
+from django_ojs.messages import phrase, reason
 from django_ojs.models import APIKey, Ticket
 from django_ojs.rules import names
 from django_ojs.rules.durations import LATEST
@@ -225,8 +227,8 @@ def validate(
     faults: dict[str, list[str]] = {
         "name": [] if _NAME.fullmatch(name) else [_BAD_NAME],
         "scopes": list(_scope_faults(scopes)),
-        "queues": list(_faults("queue name", names.check_queue, queues)),
-        "job_types": list(_faults("job type", _check_pattern, job_types)),
+        "queues": list(_faults(_BAD_QUEUE, names.check_queue, queues)),
+        "job_types": list(_faults(_BAD_TYPE, _check_pattern, job_types)),
         "expires_at": [] if expires_at is None else list(_time_faults(expires_at)),
     }
     if any(faults.values()):
@@ -237,7 +239,7 @@ def _time_faults(expires_at: dt.datetime) -> Iterator[str]:
     if expires_at <= _now():
         yield _PAST
     elif expires_at > LATEST:
-        yield "That is too late: choose a year before 9999, or none."
+        yield phrase("That is too late: choose a year before 9999, or none.")
 
 
 def _scope_faults(scopes: Sequence[str]) -> Iterator[str]:
@@ -249,15 +251,15 @@ def _scope_faults(scopes: Sequence[str]) -> Iterator[str]:
             yield f"'{scope}' is no scope: choose from {known}."
 
 
-def _faults(what: str, check: Callable[[str], str], entries: Sequence[str] | None) -> Iterator[str]:
+def _faults(template: str, check: Callable[[str], str], entries: Sequence[str] | None) -> Iterator[str]:
     if len(entries or ()) > MAX_LIMITS:
-        yield f"There are more than {MAX_LIMITS}: make several keys."
+        yield phrase("There are more than %(most)s: make several keys.", most=MAX_LIMITS)
         return
     for entry in entries or ():
         try:
             check(entry)
         except ValueError as error:
-            yield f"'{entry}' is no {what}: it {error}."
+            yield phrase(template, entry=entry, problem=reason(error))
 
 
 def _check_pattern(entry: str) -> str:
@@ -270,8 +272,12 @@ def distinct(items: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(item.strip() for item in items if item.strip()))
 
 
-_BAD_NAME = "A name has 1 to 100 letters, digits, spaces and _ . - @ : / and begins and ends with a letter or digit."
-_PAST = "This is in the past: choose a later time, or none for a key that does not expire."
+_BAD_NAME = phrase(
+    "A name has 1 to 100 letters, digits, spaces and _ . - @ : / and begins and ends with a letter or digit."
+)
+_BAD_QUEUE = gettext_noop("'%(entry)s' is no queue name: it %(problem)s.")
+_BAD_TYPE = gettext_noop("'%(entry)s' is no job type: it %(problem)s.")
+_PAST = phrase("This is in the past: choose a later time, or none for a key that does not expire.")
 
 
 # Tickets for WebSockets: made by an authenticated request, used once within seconds (events 3.5).

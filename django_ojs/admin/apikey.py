@@ -19,7 +19,7 @@ from django_ojs.admin import display
 from django_ojs.admin.forms import LinesField
 from django_ojs.admin.operate import AdminVerb, OperatingAdmin
 from django_ojs.errors import Conflict, NotFound
-from django_ojs.messages import phrase
+from django_ojs.messages import phrase, translated
 from django_ojs.models import APIKey
 
 
@@ -80,7 +80,8 @@ class APIKeyForm(forms.ModelForm):  # type: ignore[type-arg]
                 given.get("expires_at"),
             )  # fmt: skip
         except ValidationError as error:
-            self.add_error(None, error)
+            told = {name: [translated(one.message) for one in faults] for name, faults in error.error_dict.items()}
+            self.add_error(None, ValidationError(told))
         return given
 
 

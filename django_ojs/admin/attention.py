@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import NoReverseMatch
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -18,10 +18,10 @@ from django_ojs import alerts, doctor
 from django_ojs.admin import display, maintenance
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.messages import translated
-from django_ojs.models import Alert, OutboxEntry, Queue, Worker
+from django_ojs.models import Alert, Job, OutboxEntry, Queue, Worker
 
 #: Findings that name workers, for those who may see workers.
-_ABOUT_WORKERS = frozenset({"worker-silent", "worker-versions"})
+_ABOUT_WORKERS = frozenset({"worker-silent", "worker-threads-died", "worker-versions"})
 #: Where to look into a finding: the page, and what its parameters are called, `{}` standing for what it is about.
 _JOBS: dict[str, tuple[str, dict[str, str]]] = {
     "queue-unserved": ("job_changelist", {"state": "available", "queue": "{}"}),
@@ -56,10 +56,9 @@ def address(kind: str, about: str, figures: dict[str, Any], page: ViewAdmin, req
     Args:
         page: an admin of the same site, which knows its addresses.
     """
-    may = request.user.has_perm
     if kind in _QUEUES and (url := page.url_of(Queue, about, request)):
         return url
-    if kind == "worker-silent" and (url := page.url_of(Worker, about, request)):
+    if kind in _ABOUT_WORKERS and (url := page.url_of(Worker, about, request)):
         return url
     if kind in _QUEUES:
         name, parameters = "job_changelist", {"state": "available", "queue": "{}"}
@@ -75,9 +74,12 @@ def address(kind: str, about: str, figures: dict[str, Any], page: ViewAdmin, req
     }
     if not allowed.get(name, True):
         name, parameters = "doctor", {}
-    if not may("django_ojs.view_job") and not allowed.get(name):
+    if not page.may_see(Job, request) and not allowed.get(name):
         return ""
-    url = reverse(f"admin:django_ojs_{name}", current_app=page.admin_site.name)
+    try:
+        url = page.url(name)
+    except NoReverseMatch:  # this admin site has no pages of ours for jobs, or a class of its own for them
+        return ""
     query = urlencode({name: value.format(about) for name, value in parameters.items()})
     return f"{url}?{query}" if query else url
 

@@ -23,7 +23,6 @@ from django.db.models.lookups import LessThan
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin.display import ellipsized
@@ -205,6 +204,8 @@ class IdSearchAdmin(ViewAdmin):
     search_fields = ("id",)
     search_help_text = _("The id of a job.")
     id_column = "pk"
+    #: What is said of a search for anything else.
+    no_id: Any = _("“%(text)s” is not the id of a job. Use the filters to look for anything else.")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -214,8 +215,7 @@ class IdSearchAdmin(ViewAdmin):
         try:
             job_id = uuid.UUID(search_term.strip())
         except ValueError:
-            text = gettext("“%(text)s” is not the id of a job. Use the filters to look for anything else.")
-            self.message_user(request, text % {"text": ellipsized(search_term, 40)}, messages.WARNING)
+            self.message_user(request, self.no_id % {"text": ellipsized(search_term, 40)}, messages.WARNING)
             return queryset.none(), False
         return queryset.filter(**{self.id_column: job_id}), False
 

@@ -410,7 +410,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
 
     def _to_change(self, request: HttpRequest, job_id: UUID) -> Job:
         """The job of a form, for a user who may see and change it."""
-        job = Job.objects.filter(pk=job_id).first()
+        job: Job | None = self.get_object(request, str(job_id))
         if job is None:
             raise Http404
         if not self.has_right(request, "change") or not self.has_view_permission(request, job):

@@ -147,9 +147,11 @@ def _read_state(member: str, text: str) -> dict[str, Any]:
 
 
 def _read_workflow(member: str, text: str) -> dict[str, Any]:
-    if (workflow := _as_uuid(text)) is None:
+    """By its id, or by that which its client gave it."""
+    workflow = _as_uuid(text) or text
+    if JobListFilter({member: workflow}).fault():
         raise ValueError(gettext("“%(text)s” is not the id of a workflow.") % {"text": text[:40]})
-    return {"workflow": workflow}
+    return {member: workflow}
 
 
 def _read_search(member: str, text: str) -> dict[str, Any]:

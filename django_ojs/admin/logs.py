@@ -10,6 +10,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 
 from django_ojs import states
@@ -96,7 +97,8 @@ def _row(line: JobLog, mask: redaction.Logs) -> dict[str, Any]:
         return row
     level = shown["level"]
     return row | {
-        "time": line.time, "exact": shown["time"], "level": level, "colour": _COLOURS[level],
+        "time": timezone.localtime(line.time).strftime("%H:%M:%S.%f")[:-3], "exact": shown["time"],
+        "level": level, "colour": _COLOURS[level],
         "logger": display.printable(line.logger), "message": display.printable(shown["message"]),
         "fields": display.pretty(shown["fields"]) if "fields" in shown else "",
         "exception": display.printable(shown.get("exception", "")),

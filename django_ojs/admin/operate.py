@@ -23,6 +23,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
@@ -311,7 +312,7 @@ class OperatingAdmin(ViewAdmin):
         else:
             outcomes = audit.perform(act, entry)
         summary.forget()
-        user, message = request.user.pk, f"{str(verb.done).capitalize()}."
+        user, message = request.user.pk, f"{capfirst(str(verb.done))}."
         LogEntry.objects.log_actions(user, changed, verb.flag, message)  # type: ignore[arg-type]
         return outcomes
 

@@ -19,6 +19,7 @@ from django_ojs import clock, doctor
 from django_ojs.admin import attention, charts, display, live, maintenance, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.live import LiveSitePages
+from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.admin.overtime import RANGES, Past, Range
 from django_ojs.models import CronSchedule, Job, Queue, Worker
 from django_ojs.queues.configuration import MAX_REASON
@@ -85,6 +86,7 @@ class Overview(LiveSitePages):
         rights = [("view", Queue), ("change", Queue), ("view", Worker), ("view", CronSchedule)]
         return {
             (right := f"{verb}_{model._meta.model_name}"): self.admin_site.is_registered(model)
+            and (verb == "view" or isinstance(self.admin_site.get_model_admin(model), OperatingAdmin))
             and request.user.has_perm(f"{self.opts.app_label}.{right}")
             for verb, model in rights
         }
@@ -144,7 +146,7 @@ def compute(using: str) -> Figures:
         queues=[_line(name, site, rates.get(name)) for name in found[:QUEUES]],
         more_queues=len(found) - len(found[:QUEUES]),
         workers=list(
-            directory.with_held(Worker.objects.using(using)).defer("labels").order_by("-last_seen_at")[:WORKERS]
+            directory.with_held(Worker.objects.using(using)).defer("labels").order_by("-last_seen_at")[: WORKERS + 1]
         ),
         failing=_failing(now, using, states[State.RETRYABLE]),
         schedules=list(CronSchedule.objects.using(using).filter(wake_at__isnull=False).order_by("wake_at")[:SCHEDULES]),
@@ -265,7 +267,8 @@ def context(figures: Figures, stretch: OverviewPeriod, chosen: Range, may: dict[
         ] if may["view_queue"] else None,
         "more_queues": figures.more_queues,
         "max_reason": MAX_REASON,
-        "workers": [_worker(worker, figures.at) for worker in figures.workers] if may["view_worker"] else None,
+        "workers": [_worker(one, figures.at) for one in figures.workers[:WORKERS]] if may["view_worker"] else None,
+        "more_workers": len(figures.workers) > WORKERS,
         "failing": [(one, *display.brief(one.error)) for one in figures.failing],
         "schedules": [_schedule(one, figures.at) for one in figures.schedules] if may["view_cronschedule"] else None,
     }  # fmt: skip

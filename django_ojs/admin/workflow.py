@@ -47,6 +47,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
     list_filter = ("state", "type")
     ordering = ("-created_at", "-id")
     search_help_text = _("The id of a workflow.")
+    no_id = _("“%(text)s” is not the id of a workflow.")
     verbs = actions = VERBS
     large_columns = ("facts",)
     change_form_template = "django_ojs/admin/workflow.html"
@@ -62,6 +63,13 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         found: QuerySet[Workflow] = super().get_queryset(request).select_related("start")
         return found
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """A workflow is found by the id that its client gave it, too."""
+        (key,) = operations.keys_of([search_term.strip()])
+        return super().get_search_results(request, queryset, str(key) if key.int else search_term)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No error and no parent where there is none."""

@@ -44,7 +44,7 @@ def maintenance_mode(site: Site) -> Iterator[Finding]:
             "Maintenance mode is on since %(since)s%(reason)s: no worker gets a job.", since=since, reason=reason
         )
     yield Finding(
-        "maintenance-on", says, phrase("End it when the work is done: manage.py ojs_maintenance stop."),
+        "maintenance-on", says, phrase("End it when the work is done: manage.py ojs_maintenance off."),
         figures={"since": since, "ends_at": format_instant(end) if end else None},
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs.models.fields import JSONTextField, NameField, NaturalKeys, OJSModel
 
@@ -14,15 +15,15 @@ class APIKey(OJSModel):
     """
 
     class Scope(models.TextChoices):
-        PUSH = "push", "push: enqueue jobs"
-        WORK = "work", "work: fetch, ack, fail, heartbeat"
-        EMIT = "emit", "emit: give durable jobs the events that they wait for"
-        APPROVE = "approve", "approve: decide what durable jobs ask people"
-        READ = "read", "read: jobs, queues, dead letters, events"
-        INSPECT = "admin.read", "admin.read: look at everything below /admin"
-        OPERATE = "admin.write", "admin.write: operate below /admin, but delete nothing"
-        PURGE = "admin.purge", "admin.purge: delete below /admin"
-        ADMIN = "admin", "admin: everything, and manage"
+        PUSH = "push", _("push: enqueue jobs")
+        WORK = "work", _("work: fetch, ack, fail, heartbeat")
+        EMIT = "emit", _("emit: give durable jobs the events that they wait for")
+        APPROVE = "approve", _("approve: decide what durable jobs ask people")
+        READ = "read", _("read: jobs, queues, dead letters, events")
+        INSPECT = "admin.read", _("admin.read: look at everything below /admin")
+        OPERATE = "admin.write", _("admin.write: operate below /admin, but delete nothing")
+        PURGE = "admin.purge", _("admin.purge: delete below /admin")
+        ADMIN = "admin", _("admin: everything, and manage")
 
     name = NameField(max_length=100, unique=True)
     prefix = models.CharField(max_length=16, editable=False, help_text="The first characters, to recognise it by.")

@@ -127,6 +127,9 @@ def test_the_jobs_of_a_worker_and_of_a_workflow(admin_client: Client) -> None:
     assert listed(admin_client, last_worker="w-2") == []
     assert len(listed(admin_client, workflow=flow.pk)) == 3
     assert listed(admin_client, workflow=flow.pk, type="other") == []
+    named = workflow.create({"id": "order-17", "type": "group", "jobs": [{"type": "mail.send", "args": []}]}).workflow
+    assert listed(admin_client, workflow="order-17") == listed(admin_client, workflow=named.pk)
+    assert len(listed(admin_client, workflow="order-17")) == 1
 
 
 def test_times_are_those_of_the_creation_and_of_the_end_where_jobs_ended(admin_client: Client) -> None:
@@ -160,7 +163,7 @@ def test_of_jobs_that_wait_for_their_time_it_is_told(admin_client: Client) -> No
     assert "2098-12-31" not in admin_client.get(url("job")).content.decode()
 
 
-@pytest.mark.parametrize("name, text", [("since", "yesterday"), ("until", "9999-99-99"), ("workflow", "nonsense")])
+@pytest.mark.parametrize("name, text", [("since", "yesterday"), ("until", "9999-99-99"), ("workflow", "no id")])
 def test_what_cannot_be_understood_finds_nothing_and_is_told(admin_client: Client, name: str, text: str) -> None:
     pushed()
     response = admin_client.get(url("job"), {name: text})

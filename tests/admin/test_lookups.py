@@ -12,8 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_ojs import clock
 from django_ojs.cron import schedules
-from django_ojs.models import APIKey, AuditEntry, Job, WebhookSubscription
+from django_ojs.models import Alert, APIKey, AuditEntry, Job, WebhookSubscription
 from django_ojs.statistics import summary
 from django_ojs.webhooks import subscriptions
 from django_ojs.workerregistry.registration import register
@@ -96,6 +97,8 @@ def test_pages_of_an_admin_without_jobs(admin_client: Client) -> None:
     workflow.create({"type": "chain", "steps": [{"type": "a.b", "args": []}]})
     schedules.register({"name": "tick", "cron": "@every 10s", "type": "a.b", "args": []})
     register("w-1", {"queues": ["claims"]})
+    for kind in ("type-unserved", "maintenance-on"):  # whose places to look are pages of jobs
+        Alert.objects.create(kind=kind, about="a.b", says="", raised_at=clock.now(), seen_at=clock.now())
     seen = 0
     for model in OURS:
         if model is Job:

@@ -68,6 +68,21 @@ def test_the_pages_of_each_of_two_sites_link_to_their_own() -> None:
             assert f"/{there}/django_ojs/" not in text, name
 
 
+@pytest.mark.django_db
+def test_pages_beside_those_of_classes_of_the_sites_own_answer(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    site = admin.AdminSite("bare")
+    for model in OURS - {Job}:
+        site.register(model, admin.ModelAdmin)
+    register_all(site)
+    TestCheck().urls(monkeypatch, settings, site)
+    client = Client()
+    client.force_login(User.objects.create_superuser("root", password="x"))
+    handle = enqueue("mail.send", 1)
+    pages = [("overview",), ("dead_letters",), ("doctor",), ("job_change", str(handle.id))]
+    for name, *args in [*pages, *((f"{model._meta.model_name}_changelist",) for model in OURS)]:
+        assert client.get(reverse(f"admin:django_ojs_{name}", args=args)).status_code == 200, name
+
+
 class TestCheck:
     def urls(self, monkeypatch: pytest.MonkeyPatch, settings: Any, *sites: admin.AdminSite) -> None:
         module = types.ModuleType("urls_of_this_test")

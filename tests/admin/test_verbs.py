@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 
 from django_ojs import keys
 from django_ojs.admin import operate
+from django_ojs.admin.job import JobAdmin
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import APIKey, AuditEntry, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
@@ -456,3 +457,14 @@ def test_a_verb_on_the_page_of_an_object_keeps_the_filters_of_the_list_that_led_
     page, priority = url("job", "change", job.pk), url("job", "priority", job.pk)
     assert f'action="{priority}{again}"' in unescape(admin_client.get(page, kept).content.decode())
     assert admin_client.post(f"{priority}{again}", {"priority": "5"})["Location"] == f"{page}{again}"
+
+
+@pytest.mark.parametrize("page", ["priority", "edit", "restart", "give"])
+def test_what_a_class_of_the_site_does_not_show_to_a_user_has_no_form(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    (job,) = dead()
+    monkeypatch.setattr(JobAdmin, "get_queryset", lambda self, request: Job.objects.exclude(pk=job.pk))
+    given = {"priority": "7", "payload": "1"}
+    assert admin_client.post(f"{url('job', page, job.pk)}?step=charge", given).status_code == 404
+    assert Job.objects.get().state == job.state

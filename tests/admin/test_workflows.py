@@ -41,6 +41,16 @@ def test_list_and_page_show_the_workflow_and_link_its_members(admin_client: Any)
     assert "not enqueued" in shown
 
 
+def test_one_is_found_by_its_id_and_by_that_of_its_client(admin_client: Any) -> None:
+    flow, other = make(id="order-17"), make()
+    listed = reverse("admin:django_ojs_workflow_changelist")
+    for text, found in (("order-17", flow), (f" {flow.pk} ", flow), (str(other.pk), other)):
+        assert [one.pk for one in admin_client.get(listed, {"q": text}).context["cl"].result_list] == [found.pk]
+    page = admin_client.get(listed, {"q": "order-18"})
+    assert list(page.context["cl"].result_list) == []
+    assert "“order-18” is not the id of a workflow." in page.content.decode()
+
+
 def picture(client: Any, flow: Any) -> str:
     body = client.get(page(flow)).content.decode()
     found: str = body[body.index('<svg class="ojs-flow"') : body.index("</svg>", body.index("ojs-flow"))]

@@ -327,6 +327,7 @@ def test_the_admin_lists_them(site: FrozenClock, admin_client: Client) -> None:
     ("type-failing", "a.b", {"discarded": 0}, "job/?state=retryable&type=a.b"),
     ("queue-dead-letters", "mail", {}, "job/dead-letters/?queue=mail"),
     ("wait-long", "a b&c", {}, "queue/a b&c/change/"), ("worker-silent", "w-1", {}, "worker/w-1/change/"),
+    ("worker-threads-died", "w-1", {}, "worker/w-1/change/"), ("worker-versions", "w-1", {}, "worker/w-1/change/"),
     ("scheduler-missing", "", {}, "job/doctor/"), ("maintenance-on", "", {}, "job/maintenance/"),
     ("outbox-aside", "", {}, "outboxentry/?aside__exact=1"),
 ])  # fmt: skip

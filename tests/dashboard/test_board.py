@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
@@ -90,6 +91,15 @@ def test_the_overview_has_the_exact_numbers(admin_client: Client, full: Any) -> 
 def test_an_empty_installation_has_an_overview(admin_client: Client) -> None:
     for page in (OVERVIEW, LETTERS):
         assert admin_client.get(page).status_code == 200
+
+
+def test_workers_that_are_left_out_are_told(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "WORKERS", 1)
+    for number, told in ((1, False), (2, True)):
+        register(f"w-{number}", {"queues": ["default"]})
+        summary.forget()
+        page = admin_client.get(OVERVIEW)
+        assert (len(page.context["workers"]), "And more." in page.content.decode()) == (1, told)
 
 
 def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:
@@ -349,6 +359,9 @@ def test_priority_is_changed_and_refused_with_words(admin_client: Client) -> Non
         assert "not given the priority" in said(admin_client.post(action, {"priority": nonsense}, follow=True))[0]
     assert "a number such as" in said(admin_client.post(action, {"priority": ""}, follow=True))[0]
     assert admin_client.get(action).url == url("job", "change", job.pk), "after a login"
+    admin_client.post(action, {"priority": "HIGH"})
+    noted = LogEntry.objects.filter(object_id=str(job.pk)).values_list("change_message", flat=True)
+    assert set(noted) == {"Given the priority 7.", "Given the priority HIGH."}
 
 
 def test_run_now_and_a_copy(admin_client: Client) -> None:

@@ -214,6 +214,29 @@ def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_paus
     assert told == [("mail", "the printer is on fire"), ("other", None)]
 
 
+def test_enter_in_the_reason_of_a_pause_pauses_no_queue(browse: Any) -> None:
+    pushed(2, queue="mail")
+    pushed(queue="other")
+    page = browse(OVERVIEW)
+    page.get_by_label("Reason for the next pause").fill("the printer is on fire")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Pause other").click()
+    expect(page.get_by_role("button", name="Resume other")).to_be_visible()
+    (entry,) = AuditEntry.objects.filter(action="queue.pause")
+    assert (entry.target, entry.detail["reason"]) == ("other", "the printer is on fire")
+
+
+def test_enter_in_the_form_of_a_decision_approves_nothing(browse: Any, ask: Callable[[str], Approval]) -> None:
+    get_user_model().objects.create_user("ben")
+    page = browse(f"{ADMIN}/approval/{ask('Refund order 1?').pk}/decide/", stays=False)
+    page.get_by_label("Delegate to").fill("user:ben")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Delegate").click()
+    expect(page.get_by_text("Delegated.")).to_be_visible()
+    found = Approval.objects.get()
+    assert (found.state, approvals.names(found)) == ("open", ["user:ben"])
+
+
 #: A page whose session ends before its WebSocket is open is refused that, and the browser says so.
 _REFUSED_SOCKET = ["WebSocket", "401"]
 

@@ -11,7 +11,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.utils import translation
+from django.utils import timezone, translation
 from django.utils.html import strip_tags
 
 from django_ojs import clock
@@ -19,11 +19,11 @@ from django_ojs.admin import jobpage
 from django_ojs.admin.jobpage import in_words
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import trigger
-from django_ojs.jobs import checkpoints, timers
+from django_ojs.jobs import checkpoints, joblog, timers
 from django_ojs.jobs.checkpoints import NewCheckpoint
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.models import AuditEntry, Job, Worker
+from django_ojs.models import AuditEntry, Job, JobLog, Worker
 from django_ojs.rules import retrypolicy
 from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
@@ -262,3 +262,10 @@ def test_the_checkpoint_of_a_job_is_shown_and_can_be_cleared(admin_client: Clien
     assert (entry.action, entry.target) == ("job.clear_checkpoint", str(job.pk))
     answer = admin_client.post(url("job", "verb", job.pk, "clear_checkpoints"), follow=True)
     assert "has no checkpoint" in answer.content.decode()
+
+
+def test_lines_of_the_log_have_the_time_of_the_site_as_all_of_the_page(admin_client: Client) -> None:
+    (job,) = claimed()
+    joblog.append(job.pk, [joblog.SentLine("hello")])
+    here = timezone.localtime(JobLog.objects.get().time)
+    assert f">{here:%H:%M:%S}.{here.microsecond // 1000:03}</time>" in body(admin_client, job)

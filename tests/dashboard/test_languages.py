@@ -168,6 +168,13 @@ def test_a_fault_in_a_form_is_told_in_the_viewers_language(admin_client: Client,
     sent = {"queue": "claims", "priority": "0", "args": "[", "meta": ""}
     body = admin_client.post(url("job", "edit", job.pk), sent).content.decode()
     assert "Ce n’est pas du JSON" in body
+    key = {"name": "-", "scopes": ["push"], "queues": "Mail", "job_types": "Mail", "expires_at_0": "2001-01-01",
+           "expires_at_1": "00:00:00"}  # fmt: skip
+    body = unescape(admin_client.post(url("apikey", "add"), key).content.decode())
+    assert "push : mettre des tâches en file" in body
+    for told in ("Un nom a de 1 à 100 lettres", "« Mail » n’est pas un nom de file : il doit être fait de lettres",
+                 "« Mail » n’est pas un type de tâche : il doit", "C’est dans le passé"):  # fmt: skip
+        assert told in body
 
 
 def test_what_is_told_keeps_its_parts_through_exceptions() -> None:

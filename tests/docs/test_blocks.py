@@ -23,6 +23,7 @@ from ojsdocs import http
 from django_ojs.checks import check_settings
 from django_ojs.conf import FIELDS
 from django_ojs.registry import registry
+from tests.dashboard.texts import texts
 from tests.docs.pages import PAGES, Block, all_blocks, blocks, name, spans
 
 pytestmark = pytest.mark.sqlite  # no database is asked: once is enough
@@ -138,6 +139,12 @@ def options(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[set[
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_and_their_options_exist(page: Path) -> None:
     assert [(where, call, why) for where, call in commands(page) if (why := problem(call))] == []
+
+
+def test_what_the_admin_and_the_doctor_tell_an_operator_to_run_exists() -> None:
+    told = [call for text in texts() for call in re.findall(r"manage\.py (\w[^.;,)]*)", text.text)]
+    assert len(told) > 8
+    assert [(call, why) for call in told if (why := problem(f"{call} …"))] == []
 
 
 def test_wrong_commands_are_found() -> None:

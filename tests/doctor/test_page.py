@@ -14,6 +14,7 @@ from django.urls import reverse
 
 from django_ojs import clock, doctor
 from django_ojs.admin.display import translated
+from django_ojs.models import Worker
 from django_ojs.statistics import summary
 from django_ojs.workerregistry.registration import register
 from tests.admin.conftest import operator, pushed  # noqa: F401  (a fixture)
@@ -59,6 +60,14 @@ def test_workers_are_for_those_who_may_see_workers(
     register("w-secret", {"queues": ["default"]})
     clock.freeze(clock.now() + dt.timedelta(hours=1))
     assert "w-secret" in text(admin_client)
+    summary.forget()
+    assert "w-secret" not in text(operator("view_job"))
+
+
+def test_so_are_dead_threads_in_them(operator: Callable[..., Client], admin_client: Client) -> None:  # noqa: F811
+    register("w-secret", {"queues": ["default"]})
+    Worker.objects.update(threads_replaced=1)
+    assert "threads that run handlers have died" in text(admin_client)
     summary.forget()
     assert "w-secret" not in text(operator("view_job"))
 

@@ -27,20 +27,10 @@ let timer = 0;
 let losses = 0;
 let asking = null;
 
-const two = (number) => String(number).padStart(2, "0");
-
 function show(word) {
   if (status.dataset.state === word) return;
   status.dataset.state = word;
   status.textContent = status.dataset[word] ?? "";
-}
-
-function dress(rows) {
-  for (const time of rows.flatMap((row) => [...row.querySelectorAll("[data-ojs-clock]")])) {
-    const date = new Date(time.dateTime);
-    const clock = [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
-    time.textContent = `${clock}.${String(date.getMilliseconds()).padStart(3, "0")}`;
-  }
 }
 
 // Above the first line of each attempt a row says which it is.
@@ -70,7 +60,6 @@ function add(rows) {
   for (const row of rows.filter((one) => one.hasAttribute("data-dropped"))) {
     body.querySelector(`[data-dropped][data-began="${row.dataset.began}"]`)?.remove();
   }
-  dress(rows);
   body.append(...headed(rows));
   while (body.rows.length > MOST) body.firstElementChild.remove();
   box.hidden = false;
