@@ -83,7 +83,7 @@ class Overview(LiveSitePages):
 
     def _may(self, request: HttpRequest) -> dict[str, bool]:
         """What of the page this user sees, and whether there are buttons; nothing that this site does not have."""
-        rights = [("view", Queue), ("change", Queue), ("view", Worker), ("view", CronSchedule)]
+        rights: list[tuple[str, Any]] = [("view", Queue), ("change", Queue), ("view", Worker), ("view", CronSchedule)]
         return {
             (right := f"{verb}_{model._meta.model_name}"): self.admin_site.is_registered(model)
             and (verb == "view" or isinstance(self.admin_site.get_model_admin(model), OperatingAdmin))

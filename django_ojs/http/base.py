@@ -153,7 +153,7 @@ class OJSView(APIView):
             check_health(using())
         try:
             with suggest.BoundedComparisons():
-                response = super().dispatch(request, *args, **kwargs)
+                response: Any = super().dispatch(request, *args, **kwargs)
             if request.method == "HEAD" and not response.streaming:  # some servers would send what there is
                 response.content = b""
             return response

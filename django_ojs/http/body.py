@@ -161,7 +161,7 @@ def _takes_chunks(request: HttpRequest) -> bool:
             details={"field": "body"},
             hint="Send the body as a whole, with its Content-Length.",
         )
-    request._stream = meta["wsgi.input"]  # type: ignore[attr-defined]
+    request._stream = meta["wsgi.input"]
     return True
 
 

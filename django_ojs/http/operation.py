@@ -158,13 +158,17 @@ def operation(
     return decorate
 
 
-@lru_cache(maxsize=1024)
 def declared_by(view: Any, name: str) -> Operation:
     """The operation that the method `name` of a class of views is.
 
     A subclass that overrides a method without declaring it anew, or that names members in `operation_changes`, changes
     only that.
     """
+    return _declared_by(view, name)
+
+
+@lru_cache(maxsize=1024)
+def _declared_by(view: Any, name: str) -> Operation:
     methods = [vars(owner)[name] for owner in view.__mro__ if name in vars(owner)]
     found = next((one.operation for one in methods if hasattr(one, "operation")), UNDECLARED)
     changes = getattr(view, "operation_changes", {}).get(name)

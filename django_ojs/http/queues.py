@@ -509,7 +509,7 @@ class QueueViewSet(OJSViewSet):
         name = fields.queue_name(body.get("name"), "name")
         check_whole_queue(request, name)
         self.act.target = name
-        queue = create(name, self.validated(body)["config"], by=principal(request))
+        queue = create(name, self.validated(body)["config"])
         _configure(queue)
         headers = {"Location": links.to_new(request, self, name)}
         return Response(self.represent(queue), status=201, headers=headers)

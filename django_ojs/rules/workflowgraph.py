@@ -383,10 +383,9 @@ def progress(
 
     def whole(scope: int) -> float:
         """How far a workflow is: the mean of its steps; of a batch only those count that have completed."""
-        members = graph.members(scope)
-        if graph.nodes[scope].kind == "batch":
-            return round(sum(shown[member]["state"] == "completed" for member in members) / len(members), 4)
-        return round(sum(part(member) or 0.0 for member in members) / len(members), 4)
+        members, in_parts = graph.members(scope), graph.nodes[scope].kind != "batch"
+        parts = [part(member) or 0.0 for member in members if in_parts or shown[member]["state"] == "completed"]
+        return round(sum(parts) / len(members), 4)
 
     times = [row["finished_at"] or row["started_at"] for row in jobs.values()]
     times += [progress.updated_at for progress in reported.values()]
