@@ -696,8 +696,8 @@ class TestCosts:
         flow = create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_success": job("good")})
         complete("[1]")
         whole, brief = operations.info(flow.pk), operations.info(flow.pk, brief=True)
-        told = workflowgraph.progress(*brief)
-        assert told == workflowgraph.progress(*whole)
+        told = workflowgraph.progress(*brief, {})
+        assert told == workflowgraph.progress(*whole, {})
         assert [(step["state"], step["progress"]) for step in told["steps"]] == [("completed", 1.0), ("pending", None)]
         assert told["updated_at"] == shown(flow)["steps"][0]["completed_at"]
 
