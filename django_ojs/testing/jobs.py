@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack
-from unittest import mock
 
 from django.db import connections, transaction
 from django.test.utils import TestContextDecorator
@@ -249,26 +248,30 @@ class Jobs:
 
     assert_workflow_created = assert_workflow_enqueued
 
-    def assert_emitted(self, name: str, key: EventKey = mock.ANY, payload: Any = mock.ANY) -> Emitted:
-        """Fail unless this event for durable jobs was emitted. Return the newest that matches."""
+    def assert_emitted(self, name: str, key: EventKey | None = None, payload: Any = ...) -> Emitted:
+        """Fail unless this event for durable jobs was emitted; without `key` or `payload` with any. Return the newest
+        that matches."""
         __tracebackhide__ = True
         if not (found := self._find_emitted(name, key, payload)):
-            raise AssertionError(self._about_emitted(f"This was not emitted: {_event(name, key, payload)}."))
+            raise AssertionError(self._about_emitted("This was not emitted", name, key, payload))
         return found[-1]
 
-    def assert_not_emitted(self, name: str, key: EventKey = mock.ANY, payload: Any = mock.ANY) -> None:
-        """Fail if this event for durable jobs was emitted."""
+    def assert_not_emitted(self, name: str, key: EventKey | None = None, payload: Any = ...) -> None:
+        """Fail if this event for durable jobs was emitted; without `key` or `payload` with any."""
         __tracebackhide__ = True
         if self._find_emitted(name, key, payload):
-            raise AssertionError(self._about_emitted(f"This was not to be emitted: {_event(name, key, payload)}."))
+            raise AssertionError(self._about_emitted("This was not to be emitted", name, key, payload))
 
-    def _find_emitted(self, name: str, key: EventKey, payload: Any) -> list[Emitted]:
-        wanted = (name, key if key is mock.ANY else text_of(key), _as_sent(payload))
-        return [event for event in self.emitted if wanted == (event.name, event.key, event.payload)]
+    def _find_emitted(self, name: str, key: EventKey | None, payload: Any) -> list[Emitted]:
+        found = [event for event in self.emitted if event.name == name]
+        if key is not None:
+            found = [event for event in found if event.key == text_of(key)]
+        return found if payload is ... else [event for event in found if event.payload == _as_sent(payload)]
 
-    def _about_emitted(self, message: str) -> str:
+    def _about_emitted(self, message: str, *wanted: Any) -> str:
         events = [f"  {_event(one.name, one.key, one.payload)}" for one in self.emitted]
-        return "\n".join([message, f"There {'are these events:' if events else 'are no events.'}", *events])
+        heading = f"There {'are these events:' if events else 'are no events.'}"
+        return "\n".join([f"{message}: {_event(*wanted)}.", heading, *events])
 
     def assert_state(self, job: JobHandle | uuid.UUID | str, state: State | str) -> JobHandle:
         """Fail unless the job, given as its handle or id, is in this state now."""
@@ -415,7 +418,8 @@ def _described(job: JobHandle) -> str:
 
 
 def _event(name: str, key: object, payload: object) -> str:
-    return f"{name}, key={_short_repr(key)}, payload={_short_repr(payload)}"
+    said = f"{name}, key={_short_repr(key)}" if key is not None else name
+    return said if payload is ... else f"{said}, payload={_short_repr(payload)}"
 
 
 def _short_repr(value: Any) -> str:
