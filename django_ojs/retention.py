@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.lookups import IsNull
 
 from django_ojs import audit, clock, tenants
@@ -53,6 +53,8 @@ from django_ojs.workerregistry import releases
 ALERTS_KEPT = dt.timedelta(days=30)
 #: Lines of logs that one transaction deletes along with their jobs, if they are of several jobs.
 MOST_LINES = 10_000
+#: The end of the calendar.
+_LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 @retried
@@ -142,6 +144,28 @@ def _retention(ages: Mapping[str, _Ages], now: dt.datetime) -> list[Q]:
             conditions.append(rest & Q(finished_at__lt=_edge(now, age)))
         conditions += [condition & Q(queue=queue, finished_at__lt=_edge(now, age)) for queue, age in own.items()]
     return conditions
+
+
+class LetterRetention(NamedTuple):
+    """How long dead letters are kept in queues that say nothing else, in seconds (None: for ever), how many of all, and
+    when the first of some will be too old (None: never)."""
+
+    max_age: float | None
+    max_count: int
+    next_at: dt.datetime | None
+
+
+def of_dead_letters(letters: QuerySet[Job], *, using: str) -> LetterRetention:
+    """The retention of dead letters (jobs 7.2), and when the first of these will be too old."""
+    age, own = _ages(using)["dead_letter"]
+    oldest: Any = letters.filter(queue__in=list(own)).order_by().values_list("queue").annotate(first=Min("finished_at"))
+    ends = [(first, own[queue]) for queue, first in oldest] if own else []
+    if age is not None:
+        rest = letters.exclude(queue__in=list(own)).order_by("finished_at")
+        ends += [(first, age) for first in rest.values_list("finished_at", flat=True)[:1]]
+    in_time = [(first, seconds) for first, seconds in ends if seconds < (_LAST - first).total_seconds()]
+    next_at = min((first + dt.timedelta(seconds=seconds) for first, seconds in in_time), default=None)
+    return LetterRetention(age, ojs_settings.DEAD_LETTER_MAX_COUNT, next_at)
 
 
 def _edge(now: dt.datetime, seconds: float) -> dt.datetime:

@@ -17,7 +17,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import states
+from django_ojs import retention, states
 from django_ojs.errors import NotFound, PermissionDenied
 from django_ojs.http import compat, fields, filters, jobserializers, permissions, query, redacted
 from django_ojs.http.auditing import MAX_AUDIT_REASON
@@ -67,6 +67,7 @@ from django_ojs.jobs.selection import JobFilter, names_in
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
 from django_ojs.rules import replayrules
+from django_ojs.rules.durations import format_iso
 from django_ojs.rules.faults import fault
 from django_ojs.rules.replayrules import Rule
 from django_ojs.states import State
@@ -118,6 +119,19 @@ class NamedLettersPurgedSerializer(AdminBulkAnswerSerializer):
     purged_count = serializers.IntegerField(source="succeeded")
 
 
+class LetterRetentionSerializer(AnswerSerializer):
+    """How long dead letters are kept in queues that say nothing else, how many of all queues, and when the first of
+    those counted here will be too old."""
+
+    max_age = serializers.CharField(allow_null=True)
+    max_count = serializers.IntegerField()
+    next_prune_at = InstantField(allow_null=True)
+
+    def gather(self, instance: retention.LetterRetention) -> dict[str, Any]:
+        max_age = None if instance.max_age is None else format_iso(int(instance.max_age * 1000))
+        return {"max_age": max_age, "max_count": instance.max_count, "next_prune_at": instance.next_at}
+
+
 class LetterStatsSerializer(AnswerSerializer):
     """Dead letters by queue, type and error."""
 
@@ -128,6 +142,7 @@ class LetterStatsSerializer(AnswerSerializer):
     looked_at = serializers.IntegerField()
     newest_at = InstantField(allow_null=True)
     oldest_at = InstantField(allow_null=True)
+    retention = LetterRetentionSerializer()
 
 
 class LetterOverrideSerializer(BodySerializer):
@@ -298,7 +313,9 @@ class DeadLetterViewSet(OJSViewSet):
 
         The queues are counted exactly, and for types and errors the newest 10,000 are looked at.
         """
-        found = failures.dead_letters(self.get_queryset().filter(permissions.visible(request)))
+        letters = self.get_queryset().filter(permissions.visible(request))
+        found = failures.dead_letters(letters)
+        found["retention"] = retention.of_dead_letters(letters, using=letters.db)
         by_queue = dead_by_queue(request, "")
         if type_limit(request) is not None:  # the counts know no types
             by_queue = {}

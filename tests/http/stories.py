@@ -352,6 +352,8 @@ def failures(api: Api) -> None:
         "/admin/dead-letter/stats",
     ):
         api.get(path)
+    with configured(RETENTION={"dead_letter": None}):
+        api.get("/admin/dead-letter/stats")
     call(api, f"/admin/dead-letter/{final}/retry", {})
     call(api, "/workers/fetch", {"queues": ["default"], "worker_id": "w"})
     for query in ({}, {"limit": 1}):

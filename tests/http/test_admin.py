@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db.models import Min
 from django.test import Client
 
 from django_ojs import audit, clock
@@ -15,7 +16,8 @@ from django_ojs.events import order
 from django_ojs.http.deadletter import ReplayRuleViewSet
 from django_ojs.jobs import bulk
 from django_ojs.models import AuditEntry, Event, Job
-from django_ojs.rules.durations import format_instant
+from django_ojs.queues.configuration import configure
+from django_ojs.rules.durations import format_instant, parse_instant
 from django_ojs.statistics import eventcounts
 from django_ojs.statistics.counters import fold
 from tests.http.conftest import Api, error_of
@@ -23,6 +25,7 @@ from tests.http.test_site import every_view
 
 pytestmark = pytest.mark.django_db
 ADMIN = "/ojs/v1/admin"
+DAY = dt.timedelta(days=1)
 
 
 def call(api: Api, method: str, path: str, body: Any = None) -> Any:
@@ -276,6 +279,14 @@ class TestDeadLetters:
         assert stats["by_type"] == {"mail.send": 2, "mail.drop": 1}
         assert stats["by_error_type"] == {"x": 3}
         assert stats["oldest_at"] <= stats["newest_at"]
+        assert (stats["retention"]["max_age"], stats["retention"]["max_count"]) == ("P180D", 10_000)
+        assert stats["retention"]["next_prune_at"] == format_instant(parse_instant(stats["oldest_at"]) + DAY * 180)
+        configure("b", {"dead_letter": {"retention": {"max_age": "P1D"}}})
+        by_queue = Job.objects.filter(queue="b").aggregate(first=Min("finished_at"))
+        next_at = api.get("/admin/dead-letter/stats").json()["retention"]["next_prune_at"]
+        assert next_at == format_instant(by_queue["first"] + DAY)
+        configure("_default", {"dead_letter": {"retention": {"max_age": "P1000000D"}}})
+        assert api.get("/admin/dead-letter/stats").json()["retention"]["next_prune_at"] == next_at
         assert api.post(f"/admin/dead-letter/{letters[0]}/retry", {"override": {"queue": "c"}}).json()["queue"] == "c"
         response = api.delete(f"/admin/dead-letter/{letters[1]}")
         assert (response.status_code, response.content) == (204, b"")
