@@ -274,12 +274,17 @@ def _create(entry: OutboxEntry, target: str) -> OJSError | None:
 
 
 def _is_stored(plan: Plan, key: uuid.UUID, target: str) -> bool:
-    """Whether a relay has stored this workflow that died before it could say so. The id may be another workflow's."""
+    """Whether a relay has stored this workflow that died before it could say so. The id may be another workflow's; the
+    trace context in the `meta` of steps is that of the relay."""
     if not Workflow.objects.using(target).filter(pk=key, name=plan.name, graph=plan.graph.encode()).exists():
         return False
     steps = WorkflowStep.objects.using(target).filter(workflow_id=key).order_by("position")
-    documents = ["" if step.document is None else jsontext.dumps(step.document) for step in plan.steps]
-    return list(steps.values_list("document", flat=True)) == documents
+    stored = [jsontext.loads(text) if text else {} for text in steps.values_list("document", flat=True)]
+    return [*map(_without_meta, stored)] == [_without_meta(step.document or {}) for step in plan.steps]
+
+
+def _without_meta(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "meta"}
 
 
 def _refused(entry: OutboxEntry, error: Exception, now: dt.datetime, source: str) -> None:

@@ -716,8 +716,12 @@ def merge_queue(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
 def _without_other_forms(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """The members of a rate limit without those that say in another form what one above them says."""
     said = {form for forms in _FORMS if any(above.get(one) is not None for one in forms) for form in forms}
+    periods, rate = {*RATE_LIMIT.names("period")}, below.get("rate")
     if isinstance(above.get("rate"), dict):  # which has the period inside
-        said |= {*RATE_LIMIT.names("period")}
+        said |= periods
+    elif isinstance(rate, dict) and "rate" not in said and any(above.get(name) is not None for name in periods):
+        below = {**below, **{name: value for name, value in rate.items() if name not in periods}}
+        said = {"rate"}
     return {name: value for name, value in below.items() if name in above or name not in said}
 
 

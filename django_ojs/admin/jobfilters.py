@@ -148,10 +148,9 @@ def _read_state(member: str, text: str) -> dict[str, Any]:
 
 def _read_workflow(member: str, text: str) -> dict[str, Any]:
     """By its id, or by that which its client gave it."""
-    workflow = _as_uuid(text) or text
-    if JobListFilter({member: workflow}).fault():
+    if JobListFilter({member: text}).fault():
         raise ValueError(gettext("“%(text)s” is not the id of a workflow.") % {"text": text[:40]})
-    return {member: workflow}
+    return {member: text}
 
 
 def _read_search(member: str, text: str) -> dict[str, Any]:

@@ -68,8 +68,10 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """A workflow is found by the id that its client gave it, too."""
-        (key,) = operations.keys_of([search_term.strip()])
-        return super().get_search_results(request, queryset, str(key) if key.int else search_term)
+        if text := search_term.strip():
+            (key,) = operations.keys_of([text])
+            text = str(key) if key.int else text
+        return super().get_search_results(request, queryset, text)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No error and no parent where there is none."""

@@ -190,8 +190,8 @@ def headers(row: JobRow, request: Request) -> dict[str, str]:
     """`X-RateLimit-*` of the limit that a new job is under, an override before its own; none where neither has numbers.
     Reset in Unix seconds.
 
-    A caller with limits sees what is left of a limit only where all jobs under it are its own. The job is
-    stored by then: inside a transaction its key is not noted yet, and its own policy counts.
+    A caller with limits sees what is left of a limit, and an override, only where all jobs under it are its own. The
+    job is stored by then: inside a transaction its key is not noted yet, and its own policy counts.
     """
     if not row["rate_key"]:
         return {}

@@ -41,6 +41,7 @@ from django_ojs.database import atomic, database, retried, unseen
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.faults import only_if_taken
 from django_ojs.guard import get_logger
+from django_ojs.hooks import together
 from django_ojs.jobs import steps
 from django_ojs.jobs.retry import RuleReplay, retry
 from django_ojs.jobs.selection import dead_letters, with_error_type
@@ -200,7 +201,7 @@ def _follow(rule: Rule, asked: Sequence[Rule], using: str) -> int:
         ids += _chosen(rule, asked, page, using)
         if len(ids) >= most:
             break
-    return _retry(rule, asked, ids[:most], using=using) if ids else 0
+    return together(lambda: _retry(rule, asked, ids[:most], using=using)) if ids else 0
 
 
 @retried

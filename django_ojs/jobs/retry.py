@@ -20,7 +20,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.hooks import replaceable
+from django_ojs.hooks import replaceable, together
 from django_ojs.jobs import checkpoints, compensations, schemas, steps
 from django_ojs.jobs.candidates import Candidate
 from django_ojs.jobs.newrows import policy_of
@@ -168,6 +168,12 @@ def retry_failed(
 ) -> list[RowOrError]:  # fmt: skip
     """Make failed jobs available, dead letters or not, and those that wait for their next attempt, for a caller with
     these limits. In the caller's transaction."""
+    return together(lambda: _retry_failed(job_ids, using, clear_checkpoint, limits))
+
+
+def _retry_failed(
+    job_ids: Sequence[uuid.UUID], using: str, clear_checkpoint: bool, limits: Limits
+) -> list[RowOrError]:  # fmt: skip
     rows = {row["id"]: row for row in store_of(using).lock(set(job_ids))}
     by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in FAILED_STATES}
     revived, waiting = by_state[State.DISCARDED], by_state[State.RETRYABLE]

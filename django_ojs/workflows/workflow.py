@@ -199,7 +199,7 @@ def retry(workflow_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | No
         _resume(locked, faulty, list(steps), members, now, using)
         return True
 
-    _persist(attempt, using)
+    hooks.together(lambda: _persist(attempt, using))
     return info(workflow_id, using=using)
 
 

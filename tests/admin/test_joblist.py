@@ -127,9 +127,10 @@ def test_the_jobs_of_a_worker_and_of_a_workflow(admin_client: Client) -> None:
     assert listed(admin_client, last_worker="w-2") == []
     assert len(listed(admin_client, workflow=flow.pk)) == 3
     assert listed(admin_client, workflow=flow.pk, type="other") == []
-    named = workflow.create({"id": "order-17", "type": "group", "jobs": [{"type": "mail.send", "args": []}]}).workflow
-    assert listed(admin_client, workflow="order-17") == listed(admin_client, workflow=named.pk)
-    assert len(listed(admin_client, workflow="order-17")) == 1
+    for own in ("order-17", uuid.uuid4().hex):
+        flow = workflow.create({"id": own, "type": "group", "jobs": [{"type": "mail.send", "args": []}]}).workflow
+        assert len(listed(admin_client, workflow=own)) == 1
+        assert listed(admin_client, workflow=own) == listed(admin_client, workflow=flow.pk)
 
 
 def test_times_are_those_of_the_creation_and_of_the_end_where_jobs_ended(admin_client: Client) -> None:

@@ -168,6 +168,8 @@ def test_who_only_waits_for_branches_keeps_no_slot(
     jobs: WorkerJobs, gather: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(branches, "LONGEST_BETWEEN_STEPS", 0.01)
+    gc.collect()  # the garbage of other tests, of which asyncio may tell, too
+    caplog.clear()
 
     @job("order.waits", durable=True)
     async def handler(context: JobContext) -> None:

@@ -26,7 +26,7 @@ from django_ojs.limits import ratelimits
 from django_ojs.models import Job, JobSchema, Queue, RateLimit
 from django_ojs.queues.configuration import configure, effective
 from django_ojs.realtime import messages, views
-from django_ojs.rules import attributes, envelope, errorobjects
+from django_ojs.rules import attributes, envelope, errorobjects, ratelimit
 from django_ojs.rules import cron as cron_rules
 from django_ojs.rules.problems import validate_sequence
 from django_ojs.spellings import Table
@@ -870,6 +870,19 @@ def test_a_change_of_a_queue_counts_in_whatever_words_it_is_written(
     configure("above", {member: after})
     if None not in after.values():  # which is not kept
         assert meant("above", "_default") == meant("whole")
+
+
+def test_a_change_of_the_period_alone_counts_whatever_form_the_limit_has() -> None:
+    for policy in (
+        {"rate": {"limit": 5, "period_ms": 500}},
+        {"rate": 5, "period": "PT1S"},
+        {"limit": 5, "period": "day"},
+    ):
+        configure("q", {"rate_limit": None})
+        configure("q", {"rate_limit": policy})
+        configure("q", {"rate_limit": {"period": "PT1H"}})
+        found = spellings.rate_policy(effective(Queue.objects.get(pk="q"), None)).rate
+        assert found == ratelimit.Window(5, 3_600_000)
 
 
 def test_faults_of_a_queue_name_what_the_caller_wrote() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import io
 import json
 import logging
 import uuid
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,7 +19,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get_workflow, group, job, outbox
+from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get_workflow, group, hooks, job, outbox
 from django_ojs.checks import check_outbox, check_second_database
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound, QueueFull
 from django_ojs.jobs import push
@@ -195,6 +197,25 @@ def test_an_id_that_another_workflow_has_is_not_taken_for_our_own(ship: Any) -> 
         assert entry.aside
         assert "duplicate" in entry.error
         entry.delete()
+
+
+def test_a_workflow_whose_relay_died_is_known_again_though_each_try_has_a_trace_of_its_own(
+    ship: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def traced(plan: Any) -> Iterator[Any]:
+        for step in plan.steps:
+            step.document = {**step.document, "meta": {"traceparent": str(uuid.uuid4())}}
+        yield lambda word: None
+
+    monkeypatch.setattr(hooks, "around_workflow", [traced])
+    flow = chain(ship.s("a"), ship.s("b")).enqueue(id=uuid.uuid4())
+    with mock.patch.object(outbox, "_delete"):
+        outbox.relay()
+    assert len(entries()) == 1
+    outbox.relay()
+    assert entries() == []
+    assert get_workflow(flow.id).state == "running"
 
 
 def test_a_bad_entry_is_set_aside_and_blocks_nobody(ship: Any, caplog: Any) -> None:

@@ -250,3 +250,19 @@ def test_events_reach_the_jobs_that_wait_and_are_recorded(ojs_inline: InlineJobs
     assert handle.refresh().result == "12.50"
     assert not emit_event("order.paid", 7).is_new
     assert ojs_inline.emitted == [ojs_inline.assert_emitted("order.paid", 7, "12.50")]
+
+
+def test_the_retry_of_a_workflow_runs_it_to_its_end() -> None:
+    broken = True
+
+    @job("order.pack", retry={"max_attempts": 1})
+    def pack(name: str) -> str:
+        if broken and name == "b":
+            raise ConnectionError("no answer")
+        return name
+
+    with inline(raise_errors=False):
+        flow = chain(pack.s("a"), pack.s("b"), pack.s("c")).enqueue()
+        assert flow.refresh().state == "failed"
+        broken = False
+        assert flow.retry().refresh().state == "completed"
