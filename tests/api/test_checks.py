@@ -400,6 +400,7 @@ def test_e014_mails_about_approvals_that_lead_nowhere(settings: Any, given: Any,
     assert ids(checks.check_approval_pages()) == numbers
 
 
+@pytest.mark.database  # Django's version decides
 @pytest.mark.parametrize("given,sender,backend,numbers", [
     ({"site": "https://shop.example.com", "links": "7d"}, "webmaster@localhost", "smtp", ["django_ojs.E014"]),
     ({"site": "https://shop.example.com"}, "webmaster@localhost", "smtp", ["django_ojs.E014"]),
@@ -419,6 +420,7 @@ def test_e014_mails_about_approvals_that_come_from_nobody(
     assert ids(checks.check_approval_sender()) == numbers
 
 
+@pytest.mark.database
 def test_a_site_that_says_nothing_of_mail_is_asked_for_no_setting_that_django_gives_up(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

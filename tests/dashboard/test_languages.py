@@ -38,7 +38,10 @@ def test_what_is_compiled_is_what_is_written(language: str) -> None:
     source = (folder(language) / "django.po").read_text(encoding="utf-8")
     found = re.findall(rf"^(?:msgctxt {_TEXT})?msgid {_TEXT}", source, re.MULTILINE)
     written = {"\x04".join(_joined(text) for text in entry if text) for entry in found} - {""}
-    assert written == {name(key) for key in catalogue(folder(language) / "django.mo")}
+    compiled = catalogue(folder(language) / "django.mo")
+    assert written == {name(key) for key in compiled}
+    _, *told = re.findall(rf"^msgstr(?:\[\d\])? {_TEXT}", source, re.MULTILINE)
+    assert set(map(_joined, told)) == set(compiled.values())
     assert "fuzzy" not in source
 
 
@@ -64,8 +67,10 @@ def test_every_text_has_its_words_in_each_of_its_plurals_and_keeps_its_values(la
     assert all((text, form) in found for text in plurals for form in forms)
     for key, text in found.items():
         assert text
-        values = set(re.findall(r"%\(\w+\)\w", name(key))) | {"%(number)s", "%(counter)s"}
-        assert set(re.findall(r"%\(\w+\)\w", text)) <= values, key
+        values = set(re.findall(r"%\(\w+\)\w", name(key)))
+        assert set(re.findall(r"%\(\w+\)\w", text)) ^ values <= {"%(number)s", "%(counter)s"}, key
+        if "%(" in text:
+            assert text % dict.fromkeys(re.findall(r"%\((\w+)\)", text), 0), "else a page with it is an error"
         assert text.count("<b>") == name(key).count("<b>")
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import Model
 
-from django_ojs import clock, retention
+from django_ojs import clock, doctor, retention
 from django_ojs.events import order
 from django_ojs.jobs import steps
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -75,6 +75,10 @@ def test_a_database_with_a_binary_collation_compares_its_names_with_ours(binary_
     assert directory.presence({}).queues >= 1
     ratelimits.prune(clock.now("default"), 10, "default")
     assert set(RateLimit.objects.values_list("key", flat=True)) == {"queue:mail"}
+
+
+def test_the_doctor_asks_nothing_that_the_server_refuses() -> None:
+    assert [str(finding.says) for finding in doctor.examine() if finding.id == "not-examined"] == []
 
 
 # A node of a Galera cluster tells the others what a transaction has changed, and not what it has locked.

@@ -247,6 +247,17 @@ def test_what_breaks_the_statement_is_found_among_the_others(ship: Any, caplog: 
     assert (entry.aside, entry.error) == (True, "ValueError: poison")
 
 
+def test_the_log_repeats_no_hidden_argument_of_what_is_set_aside(ship: Any, settings: Any, caplog: Any) -> None:
+    settings.OJS = {**settings.OJS, "REDACT": {"types": {"order.*": ["args"]}}}
+    ship.enqueue("hunter2")
+    with mock.patch.object(outbox, "push_read", return_value=[Conflict("There is no order hunter2.")]):
+        outbox.relay()
+    (entry,) = entries()
+    assert "hunter2" in entry.error
+    assert "is set aside: conflict" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 def test_what_is_not_taken_now_is_tried_again_later(ship: Any, frozen_clock: Any) -> None:
     Queue.objects.create(
         name="small", config={"backpressure": {"max_depth": 1, "strategy": "reject"}},

@@ -237,40 +237,56 @@ def test_each_page_takes_its_permission(world: World) -> None:
             assert sent(only, "GET", to, before)[0] in (200, 302, 404), page
 
 
-class Fields(html.parser.HTMLParser):
-    """The fields of a page without a name that a screen reader could say."""
+class Names(html.parser.HTMLParser):
+    """The fields, buttons, links and pictures of a page without a name that a screen reader could say."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self._inside = 0
+        self._silent = ""  #: the tag of the open button or link of which nothing has been said yet
         self._fields: list[tuple[dict[str, str | None], str]] = []
+        self._others: list[str] = []
         self._labelled: set[str | None] = set()
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
+        named = any(given.get(name) for name in ("aria-label", "aria-labelledby", "title"))
+        text = self.get_starttag_text() or ""
         if tag == "label":
             self._inside += 1
             self._labelled.add(given.get("for"))
         silent = tag == "input" and given.get("type") in ("hidden", "submit", "button", "reset")
-        if tag in ("input", "select", "textarea") and not silent:
-            named = self._inside or given.keys() & {"aria-label", "aria-labelledby", "title"}
-            if not named:
-                self._fields.append((given, self.get_starttag_text() or ""))
+        if tag in ("input", "select", "textarea") and not silent and not (self._inside or named):
+            self._fields.append((given, text))
+        if (tag == "button" or (tag == "a" and "href" in given)) and not named:
+            self._silent = text
+        elif named or given.get("alt"):
+            self._silent = ""
+        if (tag == "img" and "alt" not in given) or (tag == "svg" and given.get("role") == "img" and not named):
+            self._others.append(text)
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self._silent = ""
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "label":
             self._inside -= 1
+        elif tag in ("a", "button") and self._silent:
+            self._others.append(self._silent)
+            self._silent = ""
 
     @property
-    def unnamed(self) -> list[str]:
-        return [text for given, text in self._fields if given.get("id") not in self._labelled - {None}]
+    def missing(self) -> list[str]:
+        fields = [text for given, text in self._fields if given.get("id") not in self._labelled - {None}]
+        return fields + self._others
 
 
-def test_each_field_of_each_page_has_a_name(world: World) -> None:
+def test_what_can_be_used_on_each_page_has_a_name(world: World) -> None:
     """The least of what axe asks for, which looks at all pages in a browser (`dashboard/test_accessible`)."""
     boss = login("boss", *all_rights(), "ojs_admin")
     for name, to in addresses(world):
         response = boss.get(to)
         if response.status_code == 200 and response["Content-Type"].startswith("text/html"):
-            assert Fields(response.content.decode()).unnamed == [], name
+            assert Names(response.content.decode()).missing == [], name

@@ -272,6 +272,7 @@ def test_w202_jobs_that_nobody_runs(handlers: Registry) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sqlite_too
 def test_a_worker_process_runs_the_tasks_of_its_site(child_environment: dict[str, str], handlers: Registry) -> None:
     results = [tasks.add.enqueue(n, b=1) for n in range(5)]
     failing, later = tasks.fail.enqueue("in a process"), tasks.aadd.using(queue_name="mail").enqueue(1, 2)

@@ -149,6 +149,20 @@ def test_a_relay_that_breaks_off_stores_neither_deliveries_nor_its_place(
     assert len(receiver.got) == 1
 
 
+def test_what_a_pass_has_no_room_for_is_stored_by_the_next(
+    receiver: Receiver, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_ojs.webhooks.relay.MAX_LOAD", 1)
+    subscribe(receiver.url())
+    relayed()
+    for job_type in ("a.one", "a.two", "a.three"):
+        enqueue(job_type)
+    order.catch_up(USING)
+    assert [relay() for _ in range(4)] == [1, 1, 1, 0]
+    deliver(sender)
+    assert sorted(got.event["data"]["job_type"] for got in receiver.got) == ["a.one", "a.three", "a.two"]
+
+
 def test_who_subscribes_while_a_pass_runs_misses_nothing(
     receiver: Receiver, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
