@@ -53,7 +53,7 @@ SQL = (
 #: PostgreSQL, which most sites have: these, too, and what comes to the database by statements of its own.
 SQL_OF_MOST = f"{SQL} doctor durable growth history"
 DOORS = (
-    "admin/test_lookups.py admin/test_nul.py commands conformance/test_own.py grpc/test_claims.py grpc/test_process.py"
+    "admin/test_lookups.py admin/test_nul.py commands grpc/test_claims.py grpc/test_process.py"
     " realtime rights/test_standby.py sites/test_tenants.py telemetry/test_metrics.py worker"
 )
 FILTERED = (

@@ -24,6 +24,7 @@ SLOW = {"L2-110"}
 
 
 @pytest.mark.slow
+@pytest.mark.sqlite_too  # whose locks differ, and so the gate runs it
 @pytest.mark.database
 def test_every_case_passes() -> None:
     with servers.farm(SIDE_BY_SIDE, database=os.environ.get("OJS_TEST_DATABASE_URL", "")) as targets:
