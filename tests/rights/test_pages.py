@@ -259,7 +259,8 @@ class Names(html.parser.HTMLParser):
         silent = tag == "input" and given.get("type") in ("hidden", "submit", "button", "reset")
         if tag in ("input", "select", "textarea") and not silent and not (self._inside or named):
             self._fields.append((given, text))
-        if (tag == "button" or (tag == "a" and "href" in given)) and not named:
+        usable = tag == "button" or (tag == "a" and "href" in given)
+        if usable and not named and "hidden" not in given:
             self._silent = text
         elif named or given.get("alt"):
             self._silent = ""
