@@ -20,7 +20,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = "uv|venv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["tests", "lint", "types"]
 
@@ -92,8 +92,7 @@ PUBLISHED = ["-m", "conformance" if WIDE else "conformance and not wide", *parts
 def install(session: nox.Session, *extras: str, groups: Sequence[str] = ()) -> None:
     """The package in place, with the Django that belongs to the session's Python, and groups of dependencies."""
     python = session.python if isinstance(session.python, str) else OLDEST
-    if groups:
-        session.install("--upgrade", "pip>=25.1")  # the pip of Python 3.11 knows no groups
+    session.install("--upgrade", "pip>=25.1")  # the pip of Python 3.11 knows no groups; uv makes environments without
     named = [argument for group in groups for argument in ("--group", group)]
     session.install("-e", f".[{','.join(extras)}]" if extras else ".", f"Django~={DJANGO[python]}.0", *named)
 

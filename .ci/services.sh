@@ -71,6 +71,8 @@ headers() { # to compile mysqlclient
   packages mariadb_config libmariadb-dev
   packages pkg-config pkg-config
   packages gcc gcc
+  # Those of the system's Python; another one has its own.
+  [[ ! -x /usr/bin/python3.11 || -e /usr/include/python3.11/Python.h ]] || install python3.11-dev
 }
 
 curl() { # for docs/tutorial.md

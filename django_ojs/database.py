@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
-from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import dj_database_url
 from django.db import Error, IntegrityError, OperationalError, connections, router, transaction
@@ -413,15 +413,21 @@ dj_database_url.register("mariadb", ENGINES["mariadb"])
 
 def parse_url(url: str, base: Path) -> dict[str, Any]:
     """The `DATABASES` entry for `url`. Raises ValueError, without the password, if it cannot be read."""
-    parts = urlsplit(url)
+    scheme, separator, rest = url.partition("://")
+    place = re.split("[/?#]", rest, maxsplit=1)[0]
+    login, at, hosts = place.rpartition("@")
+    several = hosts.split(",") if "," in hosts else []
+    if several:  # urlsplit refuses brackets that are not around all of the host
+        url = f"{scheme}{separator}{login}{at}{rest.removeprefix(place)}"
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may name the password
+        parts = urlsplit("")
     named = parts.path.strip("/") or (parts.scheme.startswith("postgres") and "service" in parse_qs(parts.query))
     if parts.scheme not in ENGINES or not named:
         raise ValueError(f"A database URL is <{'|'.join(ENGINES)}>://[user:password@host:port]/name, see {__name__}.")
-    login, at, hosts = parts.netloc.rpartition("@")
-    several = hosts.split(",") if "," in hosts else []
     if several and not parts.scheme.startswith("postgres"):
         raise ValueError("Only a database URL of PostgreSQL names several hosts: its driver chooses among them.")
-    url = urlunsplit(parts._replace(netloc=login + at)) if several else url
     config: dict[str, Any] = {**dj_database_url.parse(url)}
     if several:
         config |= _hosts(several)

@@ -144,7 +144,8 @@ def unpacked(built: Path) -> Path:
     """The source archive, where nothing of this checkout can be seen."""
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(built, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it since 3.11.4
+        archive.extractall(built)
     return built / sdist.name.removesuffix(".tar.gz")
 
 

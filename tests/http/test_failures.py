@@ -296,7 +296,16 @@ def test_a_url_names_several_hosts_or_a_service_as_libpq_takes_them(url: str, en
     assert parse_url(url_of(config), settings.BASE_DIR) == config
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@a,b/c", "postgres://u:secret@a:x,b/c", "postgres://u:secret@a"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u:secret@a,b/c",
+        "postgres://u:secret@a:x,b/c",
+        "postgres://u:secret@a",
+        "postgres://u:secret@a\u2100b/c",  # which is a slash to urlsplit: it names all that stands before it
+        "postgres://u:secret@[a/c",
+    ],
+)
 def test_a_url_that_no_driver_takes_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"A database URL|Only a database URL") as refused:
         parse_url(url, settings.BASE_DIR)
