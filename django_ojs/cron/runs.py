@@ -38,7 +38,7 @@ from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.models.job import JobRow
 from django_ojs.queues import maintenance
-from django_ojs.rules import cron
+from django_ojs.rules import cron, redaction
 from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.rows import END_OF_TIME
@@ -136,7 +136,8 @@ def _fire(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, upcomi
     except OJSError as error:
         if is_general(error):
             raise
-        logger.warning("The schedule %s made no job: %s", schedule.name, error)
+        refusal = redaction.refusal(error, schedule.document["type"])
+        logger.warning("The schedule %s made no job: %s", schedule.name, refusal)
         made = Skipped("enqueue_rejected", error.error_code, None, {"error": _told(error.error_code, str(error))})
     except Exception as error:  # one schedule's middleware must not stop the others
         if is_general(error):

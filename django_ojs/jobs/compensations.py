@@ -31,6 +31,7 @@ from django_ojs.lifecycle.transitions import outcome_of
 from django_ojs.messages import phrase
 from django_ojs.models import Job, JobAttempt, JobStep
 from django_ojs.models.job import JobRow
+from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ids import new_job_id
 from django_ojs.rules.steps import COMPENSATES, JOB_FAILED
@@ -74,7 +75,8 @@ def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSEr
         except Error:
             raise
         except Exception as error:  # noqa: BLE001 - as in `_follow`
-            logger.warning("Job %s is left as it is, because what undoes it cannot be enqueued: %s", job_id, error)
+            refusal = redaction.refusal(error, failed[job_id]["type"])
+            logger.warning("Job %s is left as it is, because what undoes it cannot be enqueued: %s", job_id, refusal)
             refused[job_id] = _is_not_undone(job_id)
     return refused
 
@@ -106,7 +108,7 @@ def _follow(job_id: uuid.UUID, using: str) -> bool:
     except Exception as error:  # noqa: BLE001 - also what a middleware of the site raises; it is logged
         logger.warning(
             "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
-            job_id, _LATER.total_seconds(), error,
+            job_id, _LATER.total_seconds(), redaction.refusal(error, Job.objects.using(using).get(pk=job_id).type),
         )  # fmt: skip
         _registered(using).filter(job_id=job_id).update(due_at=clock.now(using) + _LATER)
         return False

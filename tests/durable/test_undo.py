@@ -370,6 +370,23 @@ def test_a_middleware_of_the_site_that_fails_only_delays_it(jobs: WorkerJobs, ca
     assert compensations.follow_up() == 1
 
 
+def test_the_log_repeats_no_hidden_argument_of_what_cannot_be_enqueued(
+    jobs: WorkerJobs, unseen: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    settings.OJS = {"REDACT": {"types": {"order.*": ["args"]}}}
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise Conflict("There is no order hunter2.")
+
+    monkeypatch.setattr(compensations, "push", refuse)
+    assert compensations.follow_up() == 0
+    (outcome,) = delete.delete([unseen.id])
+    assert isinstance(outcome, Conflict)
+    assert caplog.text.count("enqueued") == 2
+    assert caplog.text.count(": conflict") == 2
+    assert "hunter2" not in caplog.text
+
+
 @pytest.fixture
 def unseen(jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A dead letter at which the scheduler has not looked yet."""

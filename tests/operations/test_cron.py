@@ -245,6 +245,22 @@ class TestTick:
         assert "secret" not in str(found["broken"]), "what a site's own code says stays in its log"
         assert CronSchedule.objects.filter(wake_at__gt=frozen_clock.now).count() == 4
 
+    def test_the_log_repeats_no_hidden_argument(self, frozen_clock: Any, caplog: Any, settings: Any) -> None:
+        settings.OJS = {"REDACT": {"types": {"*": ["args"]}}}
+        make()
+
+        def refuse(job: Any, following: Any) -> Any:
+            raise InvalidRequest("There is no customer hunter2.")
+
+        middleware.enqueue_chain.add(refuse)
+        try:
+            frozen_clock.advance(minutes=1)
+            tick()
+        finally:
+            middleware.enqueue_chain.remove(refuse)
+        assert "made no job: invalid_request" in caplog.text
+        assert "hunter2" not in caplog.text
+
     def test_a_schedule_that_cannot_be_read_any_more_is_disabled(self, frozen_clock: Any, caplog: Any) -> None:
         make()
         CronSchedule.objects.update(timezone="Gone/Forever")
