@@ -122,7 +122,7 @@ def slow(session: nox.Session) -> None:
 def postgres(session: nox.Session) -> None:
     """The tests that use a database, slow ones too, on PostgreSQL, with Redis below the channel layer."""
     install(session, "test", "postgres", "redis")
-    pytest(session, "-n", "3", *ON_POSTGRES, **postgres_urls())
+    pytest(session, "-n", "4", *ON_POSTGRES, **postgres_urls())  # they wait for the server more than they work
 
 
 @nox.session(python=OLDEST)
@@ -136,7 +136,7 @@ def statements(session: nox.Session) -> None:
 def mariadb(session: nox.Session) -> None:
     """The tests that use a database, on MariaDB."""
     install(session, "test", "mysql")
-    pytest(session, "-n", "2", *ON_MARIADB, OJS_TEST_DATABASE_URL=mariadb_url())
+    pytest(session, "-n", "3", *ON_MARIADB, OJS_TEST_DATABASE_URL=mariadb_url())
 
 
 @nox.session(python=OLDEST)

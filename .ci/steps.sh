@@ -168,8 +168,8 @@ skip() {
 
 # A line is a stage; `|` stands between lanes that run side by side: one works while the other mostly waits.
 gate="
-tests | environments
-postgres mariadb | lint django slow conformance docs wheel readme python313 python312
+tests | environments lint django docs
+postgres mariadb python312 | slow conformance wheel readme python313
 "
 wide="
 tests | environments

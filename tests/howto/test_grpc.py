@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.howto.pages import titled
-from tests.howto.test_other_languages import HELD_PY
+from tests.howto.test_other_languages import HELD_PY, drain
 from tests.waiting import eventually
 
 pytest.importorskip("grpc_tools", reason="needs grpcio-tools, which makes the client's code")
@@ -165,21 +165,5 @@ def test_a_worker_that_stops_keeps_the_jobs_that_it_still_runs(
             found: str = json.load(answer)["items"][0]["last_heartbeat_at"]
             return found
 
-    with (folder / "log").open("w") as log:
-        worker = subprocess.Popen([interpreter, name], cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
-        eventually((folder / "runs").exists, "the job runs")
-        worker.terminate()
-        eventually((folder / "told").exists, "the worker has been told to stop")
-        for _ in range(2):  # the first may have been on its way
-            last = beat_at()
-            eventually(lambda last=last: beat_at() > last, "it sends heartbeats while the job runs")
-        (folder / "go").touch()
-        assert worker.wait(LIMIT) == 0
-    except BaseException:
-        print((folder / "log").read_text())
-        raise
-    finally:
-        worker.kill()
-        worker.wait()
+    drain([interpreter, name], folder, environment, beat_at)
     assert job(url, pushed)["state"] == "completed"

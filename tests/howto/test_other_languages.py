@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,27 @@ def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, int
     assert "no handler for text.translate" in jobs[2]["errors"][-1]["message"]
 
 
+def drain(command: list[str], folder: Path, environment: dict[str, str], beat_at: Callable[[], str]) -> None:
+    """Start a worker whose program is one of `LONG`, and tell it to stop while its job runs, which ends after that."""
+    with (folder / "log").open("w") as log:
+        worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        eventually((folder / "runs").exists, "the job runs")
+        worker.terminate()
+        eventually((folder / "told").exists, "the worker has been told to stop")
+        for _ in range(2):  # the first may have been on its way
+            last = beat_at()
+            eventually(lambda last=last: beat_at() > last, "it sends heartbeats while the job runs")
+        (folder / "go").touch()
+        assert worker.wait(LIMIT) == 0
+    except BaseException:
+        print((folder / "log").read_text())
+        raise
+    finally:
+        worker.kill()
+        worker.wait()
+
+
 @pytest.mark.parametrize("name, interpreter", WORKERS)
 def test_a_worker_that_stops_keeps_the_job_that_it_still_runs(
     server: str, tmp_path: Path, name: str, interpreter: str
@@ -130,22 +151,6 @@ def test_a_worker_that_stops_keeps_the_job_that_it_still_runs(
     (tmp_path / name).write_text(program)
     pushed = call(f"{api}/jobs", {"queue": "words", "type": "text.count", "args": ["to be or not to be"]})["job"]["id"]
     environment = {**os.environ, "OJS_URL": server}
-    with (tmp_path / "log").open("w") as log:
-        worker = subprocess.Popen([interpreter, name], cwd=tmp_path, env=environment, stdout=log, stderr=log)
-    try:
-        eventually((tmp_path / "runs").exists, "the job runs")
-        worker.terminate()
-        eventually((tmp_path / "told").exists, "the worker has been told to stop")
-        for _ in range(2):  # the first may have been on its way
-            last = beat_at()
-            eventually(lambda last=last: beat_at() > last, "it sends heartbeats while the job runs")
-        (tmp_path / "go").touch()
-        assert worker.wait(LIMIT) == 0
-    except BaseException:
-        print((tmp_path / "log").read_text())
-        raise
-    finally:
-        worker.kill()
-        worker.wait()
+    drain([interpreter, name], tmp_path, environment, beat_at)
     assert call(f"{api}/jobs/{pushed}")["job"]["state"] == "completed"
     assert call(f"{api}/admin/workers")["items"] == []
