@@ -25,7 +25,7 @@ import dj_database_url
 from django.db import Error, IntegrityError, OperationalError, connections, router, transaction
 from django.db.models import Q
 
-from django_ojs import idleness, packets, tenants
+from django_ojs import idleness, lockwaits, packets, tenants
 from django_ojs.backoff import Backoff, SharedBackoff
 from django_ojs.faults import (
     DatabaseFault,
@@ -322,21 +322,28 @@ def give_back(using: str) -> None:
 def piece_by_piece(act: Callable[[Q, bool], int], pieces: Callable[[], Iterable[Q]], using: str) -> int:
     """`act` on all at once; where another transaction holds what some need, on each of `pieces` by itself.
 
-    `act` is given what to act on, and whether it may wait for others: inside the caller's transaction it has to.
+    `act` is given what to act on, and whether it may wait for others: inside the caller's transaction it has to. On
+    MariaDB it waits for a second all the same, because only the time of a whole statement can be limited to less.
 
     Returns the sum of what the acts return. The pieces that still cannot be had are left alone, for the next time.
     """
     if connections[using].in_atomic_block:
         return act(Q(), True)
+
+    def hurried(piece: Q) -> int:
+        is_mysql = connections[using].vendor == "mysql"
+        with lockwaits.LockTimeout(lockwaits.OWN, using) if is_mysql else contextlib.nullcontext():
+            return act(piece, False)
+
     try:
-        return act(Q(), False)
+        return hurried(Q())
     except Error as error:
         if not is_contention(error):
             raise
     done = 0
     for piece in pieces():
         try:
-            done += act(piece, False)
+            done += hurried(piece)
         except Error as error:
             if not is_contention(error):
                 raise

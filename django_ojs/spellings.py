@@ -548,11 +548,13 @@ def _set_attempts(
         names[f"{path}options.retry.max_attempts"] = f"{path}options.max_attempts"
 
 
-def rivals(name: str) -> frozenset[str]:
-    """The members of a job's `options` that say the same as this one, itself included."""
+def rivals(name: str, value: object = None) -> frozenset[str]:
+    """The members of a job's `options` that say the same as this one, itself included; for a retry policy that says how
+    many attempts there are, `max_attempts`, too."""
     unit = name.removesuffix("_ms")
-    same = (unit, f"{unit}_ms") if unit in attributes.TIMEOUTS else OPTION.names(OPTION.words.get(name, name))
-    return frozenset(same)
+    same = {unit, f"{unit}_ms"} if unit in attributes.TIMEOUTS else {*OPTION.names(OPTION.words.get(name, name))}
+    counts = "retry" in same and isinstance(value, dict) and value.get(RETRY.name_in(value, "max_attempts")) is not None
+    return frozenset(same | {"max_attempts"} if counts else same)
 
 
 def metas(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:

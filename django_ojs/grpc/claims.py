@@ -15,6 +15,8 @@ none has room, or there is none, they cost no statement.
 
 How a place becomes free: what this process ends tells of it at once, by its events. What others end, and what makes no
 event, is found by asking for the claims of streams that are full, four times a second.
+
+An open stream keeps the reservations of a worker that never sends a heartbeat.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from django_ojs.states import State
 from django_ojs.store import store_of
 from django_ojs.worker.wakers import waker_for
 from django_ojs.workerregistry import registration
+from django_ojs.workerregistry.heartbeat import extend_silent
 
 logger = get_logger(__name__)
 
@@ -130,6 +133,8 @@ class _Held:
     attempt: int
     stream: JobStream
     since: float
+    lease: float  #: the length of the reservation in seconds
+    renew_at: float  #: when the stream is to renew it, if its worker sends no heartbeats
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -297,6 +302,11 @@ class JobStreams:
         with self._lock:
             return [held for held in self._held.values() if held.stream.is_full and held.since <= since]
 
+    def unrenewed(self, until: float) -> list[_Held]:
+        """The claims whose reservations their streams are to renew by then."""
+        with self._lock:
+            return [held for held in self._held.values() if held.renew_at <= until]
+
     def turns(self, group: _StreamGroup) -> list[tuple[JobStream, int]]:
         """Who is served by the next claim, in this order, with how many jobs each at most.
 
@@ -332,12 +342,14 @@ class JobStreams:
                 if not stream.is_open:
                     self._returned |= attempts
                     continue
-                for job_id, attempt in attempts.items():
+                for row in rows:
+                    job_id, lease = row["id"], min(row["lease_ms"], row["heartbeat_ms"] or row["lease_ms"]) / 1000
                     if (before := self._held.get(job_id)) is not None:  # lost, and claimed again
                         self._forget(before)
                         before.stream.unsent.pop(job_id, None)
                         self._place(before.stream)
-                    self._held[job_id] = stream.held[job_id] = _Held(job_id, attempt, stream, now)
+                    held = _Held(job_id, row["attempt"], stream, now, lease, now + lease / 3)
+                    self._held[job_id] = stream.held[job_id] = held
                 stream.unsent |= attempts
                 stream.writing = True
                 self._place(stream)
@@ -649,7 +661,7 @@ class _Claimer(Service):
 
 
 class _Asker(Service):
-    """The thread that asks whether claims of full streams have ended."""
+    """The thread that asks whether claims of full streams have ended, and keeps reservations."""
 
     name = "stream-places"
 
@@ -667,7 +679,8 @@ class _Asker(Service):
             while not self.stopping.is_set():
                 began = time.monotonic()
                 try:
-                    asked = persist(self.ask, self._using, self.stopping)
+                    persist(self.keep, self._using, self.stopping)
+                    asked = persist(self.ask, self._using, self.stopping) or self._streams.holds
                 except BaseException:  # noqa: BLE001 - told and tried again; away, where the server stops
                     asked = True
                     if not self.stopping.is_set():
@@ -679,6 +692,16 @@ class _Asker(Service):
                 with self.resting():
                     self._woken.wait(ASK_EVERY if asked else None)
                 self._woken.clear()
+
+    def keep(self) -> None:
+        """Renew the reservations of which a third is over, where workers send no heartbeats: their streams are open."""
+        now = time.monotonic()
+        claims = self._streams.unrenewed(now)
+        for start in range(0, len(claims), ASK_MANY):
+            some = claims[start : start + ASK_MANY]
+            extend_silent({held.job_id: (held.stream.worker_id, held.attempt) for held in some}, using=self._using)
+            for held in some:
+                held.renew_at = now + held.lease / 3
 
     def ask(self) -> bool:
         """Free the places of claims that have ended; whether there were any to ask for."""

@@ -302,10 +302,18 @@ class _LimitKey:
 
     def start(self, jobs: Iterable[Any], policies: Iterable[RatePolicy]) -> None:
         """Count starts under these policies; the strictest of their throttles sets the distance to the next."""
-        spacings = [_spacing(p.throttle) for p in policies if p.throttle]
-        lengths = [*(p.rate.period_ms for p in policies if p.rate), *(map(math.ceil, spacings) if self.is_own else ())]
-        self.longest_ms = max([self.longest_ms, *lengths])
+        self.keep_for(policies)
+        spacings = (_spacing(p.throttle) for p in policies if p.throttle)
         self.admitted |= dict.fromkeys(jobs, max(spacings, default=0.0))
+
+    def keep_for(self, policies: Iterable[RatePolicy]) -> None:
+        """Keep the starts of this claim as long as these policies look back: also those of jobs that wait, which may
+        state longer windows than the jobs that start."""
+        for policy in policies:
+            if policy.rate:
+                self.longest_ms = max(self.longest_ms, policy.rate.period_ms)
+            if policy.throttle and self.is_own:
+                self.longest_ms = max(self.longest_ms, math.ceil(_spacing(policy.throttle)))
 
     def has_room(self, policy: RatePolicy, number: int) -> bool:
         """Whether so many more may start under this policy, as far as can be told without the starts one by one."""
@@ -382,7 +390,12 @@ class LimitKeys:
         """
         needed = {job.rate_key for job in jobs if job.rate_key}
         types = {type_key(job.type) for job in jobs} if self._by_type else set()
-        return self._hold(needed | types, needed, wait=wait)
+        are_new = self._hold(needed | types, needed, wait=wait)
+        for job in {job._replace(id=None) for job in jobs}:
+            for key, policies in self._parts(job).items():
+                if key in self.keys:
+                    self.keys[key].keep_for(policies)
+        return are_new
 
     def _hold(self, wanted: set[str], needed: set[str], *, wait: bool) -> bool:
         """Lock those of the keys that are there, in their order; of those that are needed make the rows."""

@@ -176,9 +176,9 @@ def rate_limit_until(error: Any) -> dt.datetime | None:
 
 def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> list[Record]:
     """Start nothing under these keys until then, which is `RATE_LIMIT_MAX_BLOCK` from now at most (dynamic limits); an
-    earlier end never shortens a later one."""
+    earlier end never shortens a later one, and one that has passed changes nothing."""
     latest = now + dt.timedelta(seconds=ojs_settings.RATE_LIMIT_MAX_BLOCK)
-    until = {key: min(instant, latest) for key, instant in until.items()}
+    until = {key: min(instant, latest) for key, instant in until.items() if instant > now}
     records: list[Record] = []
     rows = RateLimit.objects.using(using).select_for_update().filter(pk__in=sorted(until)).order_by("key")
     found = {row.key: row for row in rows}

@@ -65,12 +65,12 @@ def parse(
     now: dt.datetime,
     base: CronSchedule | None = None,
     read: Callable[..., envelope.JobSpec] = envelope.parse,
-    rivals: Callable[[str], Collection[str]] = lambda name: (name,),
+    rivals: Callable[[str, object], Collection[str]] = lambda name, value: (name,),
 ) -> CronSpec:
     """The schedule that `body` asks for; with a `base`, that schedule with the members of `body` changed.
 
     `read` reads the envelope of its jobs, as `envelope.parse` does. `rivals` names the members of a job that say the
-    same as one that is changed, itself included: they go.
+    same as one that is changed to a value, itself included: they go.
 
     Raises InvalidRequest (400), naming the member, for an invalid one; PayloadTooLarge (413).
     """
@@ -178,7 +178,7 @@ def _job(
     kept: Mapping[str, Any],
     now: dt.datetime,
     read: Callable[..., envelope.JobSpec],
-    rivals: Callable[[str], Collection[str]],
+    rivals: Callable[[str, object], Collection[str]],
 ) -> tuple[dict[str, Any], envelope.JobSpec]:
     """The envelope of the jobs, and how PUSH would read it."""
     nested = body.get("job_template")
@@ -191,7 +191,11 @@ def _job(
             phrase("must be absent: every job of a schedule gets an id of its own"),
             given["id"],
         )
-    template = {"args": [], **_without(kept, given, {other for name in given for other in rivals(name)}), **given}
+    template = {
+        "args": [],
+        **_without(kept, given, {other for name, value in given.items() for other in rivals(name, value)}),
+        **given,
+    }
     try:
         return template, read(template, now=now)
     except InvalidPayload as error:

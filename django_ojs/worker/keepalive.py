@@ -35,11 +35,13 @@ ContextRequest = tuple[JobContext, bool]
 PROGRESS_INTERVAL = 1.0  #: seconds between two progress reports of one run that are written
 NAME_PAUSE = 0.25  #: seconds between two looks at which process has the worker's name
 LOCKED_PAUSE = 0.25  #: seconds until a job that another transaction has locked is tried again
+LOOK = 0.25  #: seconds between two looks at whether a job has been claimed that needs an earlier heartbeat
 PAUSE = 0.05  #: seconds to collect requests, so that a handler in a tight loop does not flood the database
 
 
 class Heartbeat(Service):
-    """Beats every HEARTBEAT_INTERVAL seconds, and in between does what handlers ask for (`context.Link`).
+    """Beats every HEARTBEAT_INTERVAL seconds, or as often as the shortest reservation that it renews demands, and in
+    between does what handlers ask for (`context.Link`).
 
     Its first beat registers the worker, and `after` is called behind each. A beat renews only jobs without a
     reservation length of their own. All other jobs are renewed by their handlers, through this thread: a handler may be
@@ -105,10 +107,15 @@ class Heartbeat(Service):
                 continue
             with suppress_passing():  # away by now: the next heartbeat will see
                 self._after()
-            next_beat = time.monotonic() + ojs_settings.HEARTBEAT_INTERVAL
-            while (left := next_beat - time.monotonic()) > 0:
-                if not self._serve(left):
+            beaten_at = time.monotonic()
+            while (left := beaten_at + self._interval() - time.monotonic()) > 0:
+                if not self._serve(min(left, LOOK)):
                     break
+
+    def _interval(self) -> float:
+        """Seconds until the next heartbeat: three come in the time of each reservation that they renew."""
+        runs = present_runs(self._pool.active()).values()
+        return min([ojs_settings.HEARTBEAT_INTERVAL, *(run.renewable / 3 for run in runs)])
 
     def beat_once(self) -> BeatAnswer | None:
         """One heartbeat, repeated while the database is away; None if the worker stops meanwhile."""
@@ -173,7 +180,7 @@ class Heartbeat(Service):
                 logger.warning("%s is dead: handed back %s.", found.process, jobs(returned))
 
     def _serve(self, timeout: float) -> bool:
-        """Wait for requests of handlers and do them. False when it is time for a heartbeat."""
+        """Wait for requests of handlers and do them. False where one asks for the worker's own heartbeat."""
         end = time.monotonic() + timeout
         try:
             first = self._requests.get(timeout=max(0.0, min(end, *self._later.values(), end) - time.monotonic()))
@@ -181,7 +188,7 @@ class Heartbeat(Service):
             now = time.monotonic()
             for context in [context for context, at in self._later.items() if at <= now]:
                 self._answer(context, beat=context in self._held)
-            return now < end
+            return True
         if first is None:
             return False
         self.stopping.wait(PAUSE)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_ojs import jsontext
 from django_ojs.client.children import ChildFailed
-from django_ojs.client.context import JobContext, Link, ProgressValue, time_left
+from django_ojs.client.context import JobContext, Link, ProgressValue, instant, time_left
 from django_ojs.client.directives import Directive, Discard, Fail, Retry, Snooze, StepBoundary, Suspended
 from django_ojs.client.options import check_json
 from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepLog, StepStore
@@ -55,7 +55,7 @@ class JobRun:
     """
 
     __slots__ = (
-        "_inside", "_lease", "_lock", "_place", "_started", "_stop", "abandoned", "attempt", "began", "board",
+        "_inside", "_lease", "_lock", "_place", "_started", "_stop", "_total", "abandoned", "attempt", "began", "board",
         "claimed", "context", "deadline", "definition", "doubtful_at", "ended_with", "forced_at", "grace", "id",
         "interruption", "logs", "outcome", "seconds", "timeout_ms",
     )  # fmt: skip
@@ -75,8 +75,9 @@ class JobRun:
         self._lease = (min(lease, heartbeat) if heartbeat else lease) / 1000 if lease else float("inf")
         self.doubtful_at = claimed + self._lease / 2
         self.began = False  #: the handler was called, or was about to be; not where it was interrupted before
-        limit = self.timeout_ms / 1000 if self.timeout_ms else float("inf")
-        self.deadline = claimed + min(limit, time_left(row))
+        limit, left = self.timeout_ms / 1000 if self.timeout_ms else float("inf"), time_left(row)
+        self.deadline = claimed + min(limit, left)
+        self._total = left < limit  #: the deadline is the end of the job's time as a whole
         self.grace = (row["grace_ms"] or 0) / 1000
         self.seconds = 0.0
         self._started = claimed
@@ -148,6 +149,12 @@ class JobRun:
         """Whether the handler, or what surrounds it, runs now: one of several in a row may wait for those before."""
         return self._inside
 
+    @property
+    def renewable(self) -> float:
+        """The length of the reservation in seconds; inf where only the handler renews it."""
+        row = self.context.row
+        return self._lease if row["visibility_ms"] is None and row["heartbeat_ms"] is None else float("inf")
+
     def renewed(self, asked_at: float) -> None:
         """The server renewed the reservation, as it was asked to at that instant."""
         with self._lock:
@@ -183,7 +190,7 @@ class JobRun:
 
     def interrupted(self, reason: Interruption) -> RunOutcome:
         """What becomes of this run, which was stopped: for this reason where none was given."""
-        return of_interruption(self.interruption or reason, self.timeout_ms, began=self.began)
+        return self._stopped(self.interruption or reason, began=self.began)
 
     def stopped_between_steps(self) -> RunOutcome:
         """What becomes of this run, which ended between two of its steps: it was told to, or its job is another's.
@@ -194,7 +201,12 @@ class JobRun:
         """
         if self.interruption is None:
             return NotRun()
-        return of_interruption(self.interruption, self.timeout_ms, began=False)
+        return self._stopped(self.interruption, began=False)
+
+    def _stopped(self, reason: Interruption, *, began: bool) -> RunOutcome:
+        if reason is Interruption.TIMEOUT and self._total:
+            return of_total_timeout(self.context.row)
+        return of_interruption(reason, self.timeout_ms, began=began)
 
 
 class Interruption(enum.Enum):
@@ -395,6 +407,15 @@ def of_interruption(reason: Interruption, limit_ms: int | None = None, *, began:
             return JobHandedBack() if began else NotRun()
         case Interruption.CANCELLED | Interruption.LOST:
             return Forgotten()
+
+
+def of_total_timeout(row: JobRow) -> RunOutcome:
+    """What becomes of a run that was stopped because its job's time as a whole is over."""
+    limit = (instant(row["deadline_at"]) - instant(row["created_at"])).total_seconds()
+    return Failed({
+        "type": "total_timeout", "code": "total_timeout", "timeout_kind": "total", "limit_seconds": limit,
+        "retryable": False, "message": f"The job's total timeout of {limit:g} s leaves no time for it.",
+    })  # fmt: skip
 
 
 def report_progress(context: JobContext, progressed: ProgressValue, using: str) -> bool | None:

@@ -183,6 +183,24 @@ def extend(
     return True if renewed else None if _is_its(_known([job_id], using).get(job_id), beat) else False
 
 
+@retried
+def extend_silent(claims: Mapping[uuid.UUID, tuple[str, int]], *, using: str) -> None:
+    """Renew the reservations of these jobs, each given with its worker and attempt, for workers that have never sent a
+    heartbeat. Jobs that others have by now, and those that another transaction has locked, are left alone."""
+    with atomic(using=using):
+        now = clock.now(using)
+        attempts = {job_id: attempt for job_id, (_, attempt) in claims.items()}
+        beats: dict[str, Beat] = {}
+        for job_id, (worker_id, _) in claims.items():
+            beats.setdefault(worker_id, Beat(worker_id, attempts=attempts)).active.append(job_id)
+        heard = Worker.objects.using(using).filter(pk__in=list(beats), last_heartbeat_at__isnull=False)
+        for worker_id in heard.values_list("pk", flat=True):
+            del beats[worker_id]
+        held = _held(list(beats.values()), using, skip_locked=True)
+        rows = [row for found in held.values() for row in found.values()]
+        log.append([catalogue.heartbeat(row, now, row["worker_id"]) for row in renew(rows, None, now, using)], using)
+
+
 def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime, *, told: bool) -> list[Any]:
     """Take over what the heartbeat reports; its events, that of the heartbeat itself if it is to be `told`."""
     reported = beat_.state if beat_.state in STATES else "running"

@@ -187,6 +187,25 @@ DOORS: dict[str, Callable[[JobRow], Any]] = {
 }
 
 
+@pytest.mark.parametrize("beats", [False, True])
+def test_a_stream_keeps_the_reservations_of_a_worker_that_never_beats(
+    beats: bool, streams: JobStreams, connect: Connect
+) -> None:
+    (job_id,) = enqueue()
+    client = connect()
+    client.next()
+    if beats:
+        beat(Beat("w1"))
+    begun = Job.objects.values_list("visible_until", flat=True).get(pk=job_id)
+    for due in (True, False):
+        for held in streams._held.values():
+            held.renew_at = 0.0 if due else held.renew_at
+        streams._asker.keep()
+        assert all(held.renew_at > 0 for held in streams._held.values())
+    assert (Job.objects.values_list("visible_until", flat=True).get(pk=job_id) > begun) is not beats
+    assert Event.objects.filter(type="job.heartbeat").count() == (0 if beats else 1)
+
+
 @pytest.mark.parametrize("heard", [True, False], ids=["here", "elsewhere"])
 @pytest.mark.parametrize("door", DOORS)
 def test_a_claim_that_ends_through_any_door_frees_its_place(

@@ -167,6 +167,16 @@ def test_patch_changes_what_is_given_and_keeps_the_rest(api: Api) -> None:
     assert api.get("/cron/nightly").json()["cron"] == entry
 
 
+def test_patch_of_the_retry_policy_beats_the_attempts_of_the_options(api: Api) -> None:
+    register(api, job_template={**TEMPLATE, "options": {"max_attempts": 7, "tags": ["t"]}})
+    body = {"retry": {"maxAttempts": 2}}
+    assert put(api, "PATCH", "/cron/nightly", body).json()["cron"]["options"] == {"tags": ["t"]}
+    assert api.post("/cron/nightly/trigger", {}).json()["job"]["max_attempts"] == 2
+    put(api, "PATCH", "/cron/nightly", {"options": {"max_attempts": 7}})
+    put(api, "PATCH", "/cron/nightly", {"retry": {"jitter": False}})
+    assert api.get("/cron/nightly").json()["cron"]["options"] == {"max_attempts": 7}, "which this does not tell"
+
+
 @pytest.mark.parametrize("off,on", [("pause", "resume"), ("disable", "enable"), ("PATCH", "PATCH")])
 def test_switching_off_and_on(api: Api, off: str, on: str) -> None:
     register(api)

@@ -258,6 +258,16 @@ class TestRate:
         frozen_clock.advance(seconds=61)
         assert len(claim(9)) == 3
 
+    def test_a_start_is_kept_for_the_longest_window_of_the_jobs_that_wait(self, frozen_clock: Any) -> None:
+        first = make(1, rate_limit={"key": "k", "rate": {"limit": 9, "period": "PT1S"}}, priority=2)
+        plain = make(1, rate_limit={"key": "k", "concurrency": 9}, priority=1)
+        (patient,) = make(1, rate_limit={"key": "k", "rate": {"limit": 2, "period": "PT1H"}})
+        assert (claim(1), claim(1)) == (first, plain)
+        frozen_clock.advance(minutes=30)
+        assert claim() == [], "both have started within the hour"
+        frozen_clock.advance(minutes=31)
+        assert claim() == [patient]
+
     def test_old_starts_are_forgotten(self, frozen_clock: Any) -> None:
         make(2, rate_limit={"key": "k", "rate": {"limit": 2, "period": "PT10S"}})
         claim(2)
@@ -365,6 +375,14 @@ class TestDynamic:
         assert set(claim()) == {first, second}
         (event,) = log.read(types=["rate_limit.dynamic_adjusted"]).events
         assert event["data"]["key"] == "k"
+
+    def test_an_instant_that_has_passed_tells_of_nothing(self) -> None:
+        first, second = make(2, rate_limit={"key": "k", "concurrency": 9})
+        claim(1)
+        past = (clock.now() - dt.timedelta(seconds=1)).isoformat()
+        fail_one(Failure(first, {"message": "429", "rate_limit_until": past}))
+        assert claim() == [second]
+        assert not log.read(types=["rate_limit.dynamic_adjusted"]).events
 
     def test_who_shuts_the_key_of_a_queue_shuts_it_for_those_that_name_a_limit(self) -> None:
         configure("q", {"concurrency": 9})

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from django_ojs import clock
+from django_ojs.database import piece_by_piece
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import apply_due
@@ -134,6 +135,20 @@ def test_a_dead_worker_with_a_held_job_is_rescued_later_and_others_now() -> None
     assert (state(given["busy"]), state(given["dead"])) == ("active", "available")
     assert list(Worker.objects.values_list("pk", flat=True)) == ["busy"]
     assert rescue_dead_workers() == 1
+
+
+@pytest.mark.skipif(connection.vendor != "mysql", reason="MariaDB")
+def test_what_is_done_piece_by_piece_waits_a_second_for_a_lock_on_mariadb() -> None:
+    found = []
+
+    def act(piece: Q, patient: bool) -> int:
+        assert not patient
+        with connection.execute_wrapper(lambda execute, sql, *rest: found.append(sql)):
+            Queue.objects.filter(piece).update(draining=False)
+        return 1
+
+    assert piece_by_piece(act, list, "default") == 1
+    assert found[-1].startswith("SET STATEMENT innodb_lock_wait_timeout=1 FOR UPDATE ")
 
 
 @on_postgresql

@@ -27,6 +27,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, requeue
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row
+from django_ojs.queues.configuration import configure
 from django_ojs.registry import Registry, registry
 from django_ojs.scheduler import service as outage_module
 from django_ojs.scheduler.service import GaveUp, Outage, persist
@@ -343,6 +344,33 @@ def test_a_beat_renews_jobs_but_not_those_with_a_length_of_their_own(
     assert visible_until(own) == start + dt.timedelta(seconds=40)
 
 
+def test_beats_come_in_time_for_the_shortest_reservation_that_they_renew(
+    heart: Heartbeat, claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue may say less than HEARTBEAT_INTERVAL, and the job may be claimed between two beats."""
+    configure("default", {"visibility_timeout": 3})
+    (own,), (short,) = claimed(1, visibility_timeout=1), claimed(1)
+    pool, now, beats = FakePool([own]), [100.0], list[float]()
+    heart._pool = pool  # type: ignore[assignment]
+    monkeypatch.setattr("django_ojs.worker.keepalive.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def beat_once() -> None:
+        beats.append(now[0])
+        if len(beats) == 4:
+            heart.stopping.set()
+
+    def serve(seconds: float) -> bool:
+        now[0] += seconds
+        if now[0] >= 106:
+            pool.runs = [own, short]
+        return True
+
+    monkeypatch.setattr(heart, "beat_once", beat_once)
+    monkeypatch.setattr(heart, "_serve", serve)
+    heart.run()
+    assert beats == [100, 105, 106, 107]
+
+
 def test_a_beat_hears_of_cancelled_and_lost_jobs(heart: Heartbeat, claimed: Any) -> None:
     kept, cancelled, lost = claimed(3)
     pool = FakePool([kept, cancelled, lost])
@@ -583,6 +611,24 @@ def test_a_run_ends_with_the_time_of_its_job_as_a_whole(claimed: Any) -> None:
     short, long = claimed(1, timeout=10, total_timeout=10)[0], claimed(1, timeout=10, total_timeout=99)[0]
     assert short.deadline - short.claimed < 10, "it waited for its claim"
     assert long.deadline - long.claimed == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    "options, kind, event",
+    [({"timeout": 10}, "timeout", "job.timeout"), ({"total_timeout": 10}, "total_timeout", "job.total_timeout")],
+)
+def test_what_a_worker_stops_is_told_of_as_if_the_server_had(
+    frozen_clock: Any, claimed: Any, writer: Writer, options: dict[str, int], kind: str, event: str
+) -> None:
+    (run,) = claimed(1, **options)
+    frozen_clock.advance(seconds=10)
+    run.interrupt(Interruption.TIMEOUT, force=False)
+    writer.write([(run, run.interrupted(Interruption.TIMEOUT))])
+    stored = Job.objects.get(pk=run.id)
+    assert stored.state == ("retryable" if kind == "timeout" else "discarded")
+    assert [(error["type"], error["limit_seconds"]) for error in stored.errors] == [(kind, 10.0)]
+    (told,) = Event.objects.filter(type__in=["job.timeout", "job.total_timeout"])
+    assert (told.type, told.data["limit_seconds"], told.data["elapsed_seconds"]) == (event, 10.0, 10.0)
 
 
 def test_who_cleans_up_is_left_alone_for_the_grace_period(claimed: Any) -> None:
