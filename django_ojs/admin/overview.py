@@ -67,7 +67,8 @@ class Overview(LiveSitePages):
     def _page_context(self, request: HttpRequest) -> dict[str, Any]:
         chosen = overtime.chosen(request.GET.get("range", ""))
         figures = current.get()
-        visible = [one for one in figures.attention if attention.visible(one.id, request)]
+        hidden = attention.hidden(request)
+        visible = [one for one in figures.attention if one.id not in hidden]
         found = [
             {
                 **attention.finding_context(one),
