@@ -158,6 +158,15 @@ def test_it_is_delegated(jobs: WorkerJobs) -> None:
     assert AuditEntry.objects.get().action == "approval.delegate"
 
 
+def test_no_button_but_delegate_passes_over_whom_it_is_to_be_delegated_to(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    _, approval = start(jobs, assignees=[anna])
+    for button in ("approve", "reject"):
+        refused = login(anna).post(url("decide", approval), {button: "1", "ojs_to": "user:ben"})
+        assert "Press Delegate, or empty this field" in refused.content.decode()
+    assert Approval.objects.get().state == "open"
+
+
 def test_it_is_delegated_to_several_whose_names_may_have_spaces(jobs: WorkerJobs) -> None:
     anna = staff("anna", "decide_approval")
     staff("ben")
