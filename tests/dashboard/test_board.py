@@ -102,6 +102,17 @@ def test_workers_that_are_left_out_are_told(admin_client: Client, monkeypatch: p
         assert (len(page.context["workers"]), "And more." in page.content.decode()) == (1, told)
 
 
+def test_what_needs_attention_beyond_the_first_findings_is_folded(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "FINDINGS", 1)
+    pushed()
+    assert found(admin_client) == [("scheduler-missing", "")]
+    told = admin_client.get(OVERVIEW).content.decode().partition('id="ojs-more-findings"')[2].partition("</details>")[0]
+    assert "and 1 more" in told
+    assert "No worker runs, and jobs wait: 1." in told
+
+
 def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:
     pushed(3, type="mail.send")
     pushed(2, type="report.daily", queue="reports")
