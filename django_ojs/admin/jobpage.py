@@ -311,8 +311,8 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
         found.append(NamedValue(gettext("trace id"), display.code(job.trace_id)))
     if job.uncounted:  # it has given its slot back: it sleeps now and then, waits, or asks people
         asked = Approval.objects.using(using).filter(job_id=job.pk).order_by("-pk")[:SHOWN_APPROVALS]
-        links = ((_link(admin.url_of(Approval, one.pk), display.ellipsized(one.title)), one.state) for one in asked)
-        if approvals := format_html_join(", ", "{} ({})", links):
+        named = ((_link(admin.url_of(Approval, one.pk), display.ellipsized(one.title)), one.state) for one in asked)
+        if approvals := format_html_join(", ", "{} ({})", named):
             found.append(NamedValue(gettext("Approvals"), approvals))
     if names := tags(job.extra):
         jobs = admin.own_url("changelist")
