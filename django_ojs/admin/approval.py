@@ -127,6 +127,13 @@ class DecisionForm(forms.Form):
         else:
             self.fields["ojs_data"].help_text = display.pretty(approval.schema)
 
+    def clean_ojs_to(self) -> list[str]:
+        """Whom it is delegated to. No decision passes over a name that is filled in."""
+        given: list[str] = self.cleaned_data["ojs_to"]
+        if given and "delegate" not in self.data:
+            raise forms.ValidationError(gettext("Press Delegate, or empty this field to decide."))
+        return given
+
 
 class LinkForm(DecisionForm):
     """The form of a decision without the field to delegate, which a link does not allow."""

@@ -38,9 +38,9 @@ _JOBS: dict[str, tuple[str, dict[str, str]]] = {
 _QUEUES = frozenset({"queue-paused", "wait-long", "backlog-large", "backlog-slow"})
 
 
-def visible(kind: str, request: HttpRequest) -> bool:
-    """Whether this user may see findings of this kind: those that name workers need the right to see workers."""
-    return kind not in _ABOUT_WORKERS or request.user.has_perm("django_ojs.view_worker")
+def hidden(request: HttpRequest) -> frozenset[str]:
+    """The kinds of findings that this user may not see: those that name workers need the right to see workers."""
+    return frozenset() if request.user.has_perm("django_ojs.view_worker") else _ABOUT_WORKERS
 
 
 def finding_context(finding: doctor.Finding) -> dict[str, Any]:
@@ -123,6 +123,9 @@ class AlertAdmin(ViewAdmin):
     over = display.column(display.when, "cleared_at", "over since")
     about_code = display.column(display.code, "about", "about")
     shown_figures = display.column(display.json, "figures", "figures")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Alert]:
+        return super().get_queryset(request).exclude(kind__in=hidden(request))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """The alert, with the address of where this user may look into it."""

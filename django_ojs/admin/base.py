@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.exceptions import ValidationError
 from django.core.signals import request_finished
@@ -155,7 +156,7 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def url_of(self, model: type[Model], pk: Any, request: HttpRequest | None = None) -> str:
         """The address of a row's page; '' where this admin site has no pages for its model, or the user may not see
         them. Columns know no request; it is that of the rows then (`get_queryset`)."""
-        return self.url(f"{model._meta.model_name}_change", pk) if self.may_see(model, request) else ""
+        return self.url(f"{model._meta.model_name}_change", quote(pk)) if self.may_see(model, request) else ""
 
     def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
         """A page of ours that is no list and no form of a row."""

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import admin, messages
@@ -109,12 +109,13 @@ class DeadLetters(LiveSitePages):
         given = parameters(wanted)
         found = groups(wanted).get()
         noted = notes.get()
-        sampled, total_now = sum(group.count for group in found), total.get()
-        shown = [_group_context(group, wanted, noted.get(group.key)) for group in found]
+        sampled, total_now = found.sampled, total.get()
+        shown = [_group_context(group, wanted, noted.get(group.key)) for group in found.groups]
         return {
             "total": total_now,
             "groups": [group for group in shown if not group["muted"]],
             "muted": [group for group in shown if group["muted"]],
+            "more_groups": found.more,
             "sampled": sampled,
             "numbers": {"total": f"{total_now:,}", "sampled": f"{sampled:,}"},
             "newest": [{**job, "ended": display.ago(job["finished_at"])} for job in newest(wanted).get()],
@@ -308,6 +309,14 @@ class DeadLetterGroup:
         return urlencode({**kind, **parameters(wanted), "type": self.type})
 
 
+class Grouped(NamedTuple):
+    """The largest groups first, how many dead letters were grouped, and how many smaller groups are not among these."""
+
+    groups: list[DeadLetterGroup]
+    sampled: int
+    more: int
+
+
 @lru_cache(maxsize=64)
 def newest(wanted: JobFilter) -> Shared[list[dict[str, Any]]]:
     """The newest dead letters that fit, shared by all viewers of this filter: columns, and `error` as lists show it."""
@@ -322,13 +331,13 @@ def newest(wanted: JobFilter) -> Shared[list[dict[str, Any]]]:
 
 
 @lru_cache(maxsize=64)
-def groups(wanted: JobFilter) -> Shared[list[DeadLetterGroup]]:
+def groups(wanted: JobFilter) -> Shared[Grouped]:
     """The newest dead letters that fit, by type and error, shared by all viewers of this filter."""
     return Shared(lambda using: compute(wanted, using), SEARCHED if "error" in wanted.values else live.FRESH)
 
 
-def compute(wanted: JobFilter, using: str) -> list[DeadLetterGroup]:
-    """The newest dead letters that fit, by type and error, the largest group first."""
+def compute(wanted: JobFilter, using: str) -> Grouped:
+    """The newest dead letters that fit, by type and error."""
     newest = wanted.jobs(using).order_by("-finished_at")
     read = newest.annotate(history=unless_large("errors", limit=MAX_ERRORS))
     found: dict[tuple[str, str, str], DeadLetterGroup] = {}
@@ -345,7 +354,8 @@ def compute(wanted: JobFilter, using: str) -> list[DeadLetterGroup]:
         ends.setdefault(key, []).append(ended)
     if found:
         _add_trends(found, ends, clock.now(using), releases.newest(RELEASES, using=using))
-    return sorted(found.values(), key=lambda group: (-group.count, group.type, group.error))[:GROUPS]
+    largest = sorted(found.values(), key=lambda group: (-group.count, group.type, group.error))
+    return Grouped(largest[:GROUPS], sum(group.count for group in largest), len(largest[GROUPS:]))
 
 
 def _add_trends(

@@ -24,5 +24,6 @@ class DoctorPage(OperatingAdmin):
     def doctor_page(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        shown = [attention.finding_context(one) for one in _current.get() if attention.visible(one.id, request)]
+        hidden = attention.hidden(request)
+        shown = [attention.finding_context(one) for one in _current.get() if one.id not in hidden]
         return self.page(request, "doctor", _("What is wrong"), here="doctor", findings=shown)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
 from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html, format_html_join
@@ -103,7 +102,7 @@ def strip(admin: ViewAdmin, job: Job, steps: Sequence[Step], using: str) -> list
         facts.append(NamedValue(gettext("ran"), display.duration(ran)))
     if job.worker_id:
         facts.append(NamedValue(gettext("worker"), _worker(admin, job, using)))
-    where = _link(admin.url_of(Queue, quote(job.queue)), display.ellipsized(job.queue, 60))
+    where = _link(admin.url_of(Queue, job.queue), display.ellipsized(job.queue, 60))
     priority = gettext("priority %(number)s") % {"number": job.priority} if job.priority else ""
     facts.append(NamedValue(gettext("queue"), where, priority))
     if (shown := reported(job, using)) is not None:
@@ -150,7 +149,7 @@ def _ahead(instant: dt.datetime, now: dt.datetime) -> str:
 def _worker(admin: ViewAdmin, job: Job, using: str) -> Html:
     """A link to the worker's page while there is one: rows of workers are deleted some time after they stop."""
     known = Worker.objects.using(using).filter(pk=job.worker_id).exists()
-    address = admin.url_of(Worker, quote(job.worker_id)) if known else ""
+    address = admin.url_of(Worker, job.worker_id) if known else ""
     return _link(address, display.printable(job.worker_id), "ojs-code")
 
 
@@ -300,7 +299,7 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
         found.append(NamedValue(gettext("workflow"), flow, step))
     found += _family(admin, job, using)
     for name, nominal in CronRun.objects.using(using).filter(job_id=job.pk).values_list("name", "scheduled_at"):
-        address = admin.url_of(CronSchedule, quote(name))
+        address = admin.url_of(CronSchedule, name)
         found.append(NamedValue(gettext("schedule"), _link(address, display.ellipsized(name)), display.when(nominal)))
     if job.unique_key:
         key = redaction.unique_key(job.unique_key, job.type, job.meta)
@@ -312,8 +311,8 @@ def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
         found.append(NamedValue(gettext("trace id"), display.code(job.trace_id)))
     if job.uncounted:  # it has given its slot back: it sleeps now and then, waits, or asks people
         asked = Approval.objects.using(using).filter(job_id=job.pk).order_by("-pk")[:SHOWN_APPROVALS]
-        links = ((admin.url_of(Approval, one.pk), display.ellipsized(one.title), one.state) for one in asked)
-        if approvals := format_html_join(", ", '<a href="{}">{}</a> ({})', links):
+        named = ((_link(admin.url_of(Approval, one.pk), display.ellipsized(one.title)), one.state) for one in asked)
+        if approvals := format_html_join(", ", "{} ({})", named):
             found.append(NamedValue(gettext("Approvals"), approvals))
     if names := tags(job.extra):
         jobs = admin.own_url("changelist")

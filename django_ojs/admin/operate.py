@@ -47,7 +47,7 @@ SPELLED_OUT = 5
 _KINDS = {"cronschedule": "cron", "webhooksubscription": "webhook", "webhookdelivery": "webhook",
           "outboxentry": "outbox", "ratelimit": "rate_limit"}  # fmt: skip
 _ACTIONS = {"cron.run": "cron.trigger", "replayrule.enable": "replayrule.set", "replayrule.disable": "replayrule.set",
-            "job.clear": "job.clear_checkpoint"}  # fmt: skip
+            "job.clear": "job.clear_checkpoint", "job.restart": "job.retry"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

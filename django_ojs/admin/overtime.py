@@ -45,7 +45,9 @@ RANGES = {
         Range("6h", gettext_lazy("6 hours"), dt.timedelta(hours=6), dt.timedelta(minutes=5), 12, fresh=15.0),
         Range("24h", gettext_lazy("24 hours"), dt.timedelta(hours=24), dt.timedelta(minutes=20), 18, fresh=60.0),
         Range("7d", gettext_lazy("7 days"), dt.timedelta(days=7), dt.timedelta(hours=3), 8, "%m-%d %H:%M", fresh=60.0),
-        Range("30d", gettext_lazy("30 days"), dt.timedelta(days=30), dt.timedelta(hours=12), 10, "%m-%d", fresh=60.0),
+        Range(
+            "30d", gettext_lazy("30 days"), dt.timedelta(days=30), dt.timedelta(hours=12), 10, "%m-%d %H:%M", fresh=60.0
+        ),
     )
 }
 DEFAULT_RANGE = RANGES["1h"]

@@ -35,8 +35,8 @@ from django_ojs.workerregistry import directory
 
 #: Rows that the page has of each kind.
 QUEUES, WORKERS, TYPES, SCHEDULES = 30, 50, 8, 6
-#: What needs attention, at most: the rest is counted.
-FINDINGS = 12
+#: What needs attention: so many findings stand there, so many more are folded.
+FINDINGS, FOLDED = 12, 100
 PERCENTILES = (50, 95, 99)
 #: How far back the figures of job types are added up: there is a row for each type and minute.
 TYPES_BACK = dt.timedelta(days=1)
@@ -67,18 +67,20 @@ class Overview(LiveSitePages):
     def _page_context(self, request: HttpRequest) -> dict[str, Any]:
         chosen = overtime.chosen(request.GET.get("range", ""))
         figures = current.get()
-        visible = [one for one in figures.attention if attention.visible(one.id, request)]
+        hidden = attention.hidden(request)
+        visible = [one for one in figures.attention if one.id not in hidden]
         found = [
             {
                 **attention.finding_context(one),
                 "address": attention.address(one.id, one.about, one.figures, self, request),
             }
-            for one in visible[:FINDINGS]
+            for one in visible[: FINDINGS + FOLDED]
         ]
         return {
             **context(figures, stretches[chosen.name].get(), chosen, self._may(request)),
-            "attention": found,
-            "more_findings": len(visible) - len(found),
+            "attention": found[:FINDINGS],
+            "folded": found[FINDINGS:],
+            "more_findings": len(visible) - FINDINGS,
         }
 
     def _may(self, request: HttpRequest) -> dict[str, bool]:

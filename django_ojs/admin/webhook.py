@@ -210,15 +210,15 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
 
     @admin.display(description=_("status"))
     def status(self, subscription: WebhookSubscription) -> SafeString:
-        if subscription.active:
-            return display.colour_label(
-                *(("failing", "retryable") if subscription.failing_since else ("active", "good"))
+        if not subscription.active:
+            shown = (
+                (gettext("switched off"), "discarded")
+                if subscription.disabled_reason
+                else (gettext("paused"), "paused")
             )
-        return (
-            display.colour_label("switched off", "discarded")
-            if subscription.disabled_reason
-            else display.colour_label("paused")
-        )
+        else:
+            shown = (gettext("failing"), "retryable") if subscription.failing_since else (gettext("active"), "good")
+        return display.colour_label(*shown)
 
     @admin.display(description=_("delivered"))
     def delivered(self, subscription: WebhookSubscription) -> str:
@@ -299,6 +299,6 @@ def _host(url: str) -> str:
 
 def _label(delivery: WebhookDelivery) -> SafeString:
     if delivery.held and delivery.is_open:
-        return display.colour_label("postponed", "pending")
+        return display.colour_label(gettext("postponed"), "pending")
     colours = {"success": "good", "failed": "retryable", "dead": "discarded"}
     return display.colour_label(delivery.status, colours.get(delivery.status, "pending"))

@@ -158,6 +158,21 @@ def test_it_is_delegated(jobs: WorkerJobs) -> None:
     assert AuditEntry.objects.get().action == "approval.delegate"
 
 
+def test_the_job_names_its_approval_without_a_link_for_who_may_not_see_it(jobs: WorkerJobs) -> None:
+    handle, _ = start(jobs, title="Refund 4711?", assignees=[staff("anna", "decide_approval")])
+    page = login(staff("ben", "view_job")).get(reverse("admin:django_ojs_job_change", args=[handle.id]))
+    assert "Refund 4711? (open)" in page.content.decode()
+
+
+def test_no_button_but_delegate_passes_over_whom_it_is_to_be_delegated_to(jobs: WorkerJobs) -> None:
+    anna = staff("anna", "decide_approval")
+    _, approval = start(jobs, assignees=[anna])
+    for button in ("approve", "reject"):
+        refused = login(anna).post(url("decide", approval), {button: "1", "ojs_to": "user:ben"})
+        assert "Press Delegate, or empty this field" in refused.content.decode()
+    assert Approval.objects.get().state == "open"
+
+
 def test_it_is_delegated_to_several_whose_names_may_have_spaces(jobs: WorkerJobs) -> None:
     anna = staff("anna", "decide_approval")
     staff("ben")

@@ -124,8 +124,8 @@ def test_a_job_begins_again_at_a_step(admin_client: Client, failed: JobHandle, o
     assert admin_client.post(again).status_code == 302
     assert get_job(failed.id).state == "available"
     assert list(JobStep.objects.order_by("pk").values_list("name", flat=True)) == ["reserve"]
-    [entry] = AuditEntry.objects.filter(action="job.restart")
-    assert (entry.target, entry.door) == (str(failed.id), "admin")
+    [entry] = AuditEntry.objects.filter(action="job.retry")
+    assert (entry.target, entry.door, entry.detail["from_step"]) == (str(failed.id), "admin", "charge")
     CALLED.clear()
     ojs_worker.drain()
     assert CALLED == ["charge"]

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 from django.contrib.admin import site as admin_site
+from django.contrib.auth.models import Permission, User
 from django.core import mail
 from django.db import DatabaseError, connections
 from django.test import Client, RequestFactory
@@ -320,13 +321,27 @@ def test_the_admin_lists_them(site: FrozenClock, admin_client: Client) -> None:
         assert admin_client.get(f"/admin/django_ojs/alert/?state={state}").context["cl"].result_count == number
 
 
+def test_alerts_that_name_workers_are_for_who_may_see_workers(site: FrozenClock, client: Client) -> None:
+    check()
+    values = {"about": "w-1", "says": "It is silent.", "raised_at": site.now, "seen_at": site.now}
+    silent = Alert.objects.create(key="worker-silent w-1", kind="worker-silent", **values)
+    user = User.objects.create_user("ann", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_alert"))
+    client.force_login(user)
+    place = f"/admin/django_ojs/alert/{silent.pk}/"
+    assert [one.about for one in client.get("/admin/django_ojs/alert/").context["cl"].result_list] == ["mail"]
+    assert [client.get(f"{place}{page}/").status_code for page in ("change", "history")] == [302, 302]
+    user.user_permissions.add(Permission.objects.get(codename="view_worker"))
+    assert b"It is silent." in client.get(f"{place}change/").content
+
+
 @pytest.mark.parametrize("kind, about, figures, page", [
     ("queue-unserved", "mail", {}, "job/?state=available&queue=mail"),
     ("type-unserved", "a.b", {}, "job/?state=available&type=a.b"),
     ("type-failing", "a.b", {"discarded": 2}, "job/dead-letters/?type=a.b"),
     ("type-failing", "a.b", {"discarded": 0}, "job/?state=retryable&type=a.b"),
     ("queue-dead-letters", "mail", {}, "job/dead-letters/?queue=mail"),
-    ("wait-long", "a b&c", {}, "queue/a b&c/change/"), ("worker-silent", "w-1", {}, "worker/w-1/change/"),
+    ("wait-long", "a b&c", {}, "queue/a b_26c/change/"), ("worker-silent", "w_25", {}, "worker/w_5F25/change/"),
     ("worker-threads-died", "w-1", {}, "worker/w-1/change/"), ("worker-versions", "w-1", {}, "worker/w-1/change/"),
     ("scheduler-missing", "", {}, "job/doctor/"), ("maintenance-on", "", {}, "job/maintenance/"),
     ("outbox-aside", "", {}, "outboxentry/?aside__exact=1"),

@@ -382,13 +382,13 @@ def test_the_command_names_the_page_and_says_what_it_does_not_know(tmp_path: Pat
         "  a.py:2: shadow= -> not in the table of words; the page may know it",
     )
     assert unread.startswith("Not read: b.py: invalid syntax")
-    assert last == "2 uses in 1 files; 1 of them are not in the table of words."
+    assert last == "Uses: 2. Files: 1. Not in the table of words: 1."
 
 
 def test_a_word_without_its_queue_is_no_use(tmp_path: Path) -> None:
     """`delay` and `shared_task` are names like others where nobody imports another queue."""
     written(tmp_path, {"a.py": "from .celery import shared_task, app\n@shared_task\ndef pay(): ...\npay.delay(1)\n"})
-    assert moving_in(tmp_path) == ["0 uses in 0 files; 0 of them are not in the table of words."]
+    assert moving_in(tmp_path) == ["Uses: 0. Files: 0. Not in the table of words: 0."]
 
 
 def test_environments_and_hidden_folders_are_left_out_and_one_file_is_enough(tmp_path: Path) -> None:

@@ -102,6 +102,17 @@ def test_workers_that_are_left_out_are_told(admin_client: Client, monkeypatch: p
         assert (len(page.context["workers"]), "And more." in page.content.decode()) == (1, told)
 
 
+def test_what_needs_attention_beyond_the_first_findings_is_folded(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "FINDINGS", 1)
+    pushed()
+    assert found(admin_client) == [("scheduler-missing", "")]
+    told = admin_client.get(OVERVIEW).content.decode().partition('id="ojs-more-findings"')[2].partition("</details>")[0]
+    assert "and 1 more" in told
+    assert "No worker runs, and jobs wait: 1." in told
+
+
 def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:
     pushed(3, type="mail.send")
     pushed(2, type="report.daily", queue="reports")
@@ -314,7 +325,7 @@ def test_dead_letters_are_grouped_without_what_differs(admin_client: Client) -> 
     for number in range(3):
         dead(error={"type": "OSError", "message": f"host 10.0.0.{number} gone at 0x7f{number}a", "retryable": False})
     dead(2)
-    groups = deadletters.groups(dead_letters()).get()
+    groups = deadletters.groups(dead_letters()).get().groups
     assert [(group.count, group.error, group.message) for group in groups] == [
         (3, "OSError", "host #.#.#.# gone at #"),
         (2, "ValueError", "no such template"),
@@ -323,6 +334,19 @@ def test_dead_letters_are_grouped_without_what_differs(admin_client: Client) -> 
         admin_client.get(f"{url('job')}?state=dead_letter&{groups[0].query(dead_letters())}").context["cl"].result_list
     )
     assert len(listed) == 3
+
+
+def test_the_smallest_groups_are_counted_where_there_are_too_many(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadletters, "GROUPS", 1)
+    dead(2)
+    dead(1, type="mail.fetch")
+    dead(1, type="report.daily")
+    page = admin_client.get(LETTERS)
+    assert [group["type"] for group in page.context["groups"]] == ["mail.send"]
+    assert "and 2 more" in page.content.decode()
+    assert "4 of 4 dead letters" in page.content.decode()
 
 
 def test_groups_and_their_links_stay_within_the_filter(admin_client: Client) -> None:
@@ -582,7 +606,7 @@ def test_the_trend_of_a_kind_of_error(admin_client: Client) -> None:
     clock.advance(minutes=60)
     dead(1, error={"type": "OSError", "message": "gone", "retryable": False})
     clock.advance(minutes=60)
-    (old, new) = deadletters.groups(dead_letters()).get()
+    (old, new) = deadletters.groups(dead_letters()).get().groups
     assert (old.error, old.trend[0], sum(old.trend)) == ("ValueError", 2, 2)
     assert (new.error, new.trend[deadletters.TREND // 2], sum(new.trend)) == ("OSError", 1, 1)
     assert "at most 2, now 0" in admin_client.get(LETTERS).content.decode()

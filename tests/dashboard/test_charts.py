@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import django_ojs
-from django_ojs.admin import charts
+from django_ojs.admin import charts, overtime
 from django_ojs.admin.charts import Chart, Series, scale
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,6 +39,12 @@ def test_the_axis_reaches_the_highest_value_in_few_round_steps(highest: float) -
 def test_counts_of_jobs_have_whole_ticks() -> None:
     for highest in range(1, 200):
         assert all(tick == int(tick) for tick in scale(highest)[1])
+
+
+@pytest.mark.parametrize("stretch", overtime.RANGES.values(), ids=lambda stretch: stretch.name)
+def test_columns_side_by_side_have_different_labels(stretch: overtime.Range) -> None:
+    midnight = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+    assert len({(midnight + number * stretch.period).strftime(stretch.form) for number in range(4)}) == 4
 
 
 def test_an_empty_chart_is_still_a_chart() -> None:

@@ -192,6 +192,17 @@ def test_a_list_of_deliveries_costs_the_same_however_long(
         assert admin_client.get(url("webhookdelivery")).status_code == 200
 
 
+def test_how_a_webhook_does_is_said_in_the_viewers_language(admin_client: Client, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "fr"
+    row = subscribe("https://example.com/a")
+    for changed, word in (
+        ({}, "good\">actif"), ({"failing_since": row.created_at}, "retryable\">en échec"),
+        ({"active": False}, "paused\">en pause"), ({"disabled_reason": "x"}, "discarded\">désactivé"),
+    ):  # fmt: skip
+        WebhookSubscription.objects.update(**changed)
+        assert f"ojs-label ojs-{word}<" in admin_client.get(url("webhooksubscription")).content.decode()
+
+
 def test_who_may_only_look_changes_nothing(operator: Callable[..., Client]) -> None:
     client = operator("view_webhooksubscription", "view_webhookdelivery")
     row = subscribe("https://example.com/a")

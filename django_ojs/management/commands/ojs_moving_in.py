@@ -39,4 +39,4 @@ class Command(ShellCommand):
             self.stdout.write(f"Not read: {file.path}: {file.why}")
         unknown = sum(not use.ours for use in uses)
         files = len({use.path for use in uses})
-        self.stdout.write(f"{len(uses)} uses in {files} files; {unknown} of them are not in the table of words.")
+        self.stdout.write(f"Uses: {len(uses)}. Files: {files}. Not in the table of words: {unknown}.")
