@@ -32,7 +32,7 @@ from django_ojs.guard import get_logger
 from django_ojs.http import base, exceptions, media, permissions
 from django_ojs.http.authentication import OURS, KeyUser, is_allowed_origin
 from django_ojs.models import APIKey, Job, Ticket
-from django_ojs.realtime.handler import readable
+from django_ojs.realtime.handler import with_plain_query
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
 from django_ojs.realtime.sse import in_thread
@@ -217,7 +217,8 @@ def _request(scope: Scope) -> Request:
     """The handshake as a request of the HTTP binding, with the site's session behind it."""
     secure = scope.get("scheme") in ("wss", "https")
     http = ASGIRequest(
-        {**readable(scope), "type": "http", "method": "GET", "scheme": "https" if secure else "http"}, io.BytesIO()
+        {**with_plain_query(scope), "type": "http", "method": "GET", "scheme": "https" if secure else "http"},
+        io.BytesIO(),
     )
     http.user = _user_in(scope, http) if "user" in scope else _session_user(http)
     authenticators = base.authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES))

@@ -44,7 +44,7 @@ PROBES = 4
 _STREAM = re.compile(r"/(?:stream|events)\Z")
 
 
-def readable(scope: Any) -> Any:
+def with_plain_query(scope: Any) -> Any:
     """The scope with a query that Django reads as under WSGI: one with bytes that are no UTF-8 it would refuse."""
     query: bytes = scope.get("query_string", b"")
     return scope if query.isascii() else {**scope, "query_string": quote(query, safe=string.punctuation).encode()}
@@ -76,7 +76,7 @@ class _Door:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         handler = self.handler_of(scope)
-        await handler(readable(scope) if self._path(scope) else scope, receive, send)
+        await handler(with_plain_query(scope) if self._path(scope) else scope, receive, send)
 
     def _path(self, scope: Any) -> str:
         """The path of a request of the binding; '' for any other request."""
