@@ -224,7 +224,7 @@ def _read_tag(value: Any) -> Any:
         raise UnreadableMessage(phrase("must be a string of JSON text")).inside(TAG)
     room = _room.get()
     try:
-        found = jsontext.loads(value.string_value, None if room is None else jsontext.Bounds(*room))
+        found = jsontext.loads(value.string_value, None if room is None else jsontext.Bounds(room[0], room[1]))
     except jsontext.BeyondBounds as error:
         raise TooMany(error.what) from None
     except jsontext.JSONTextError as error:

@@ -199,7 +199,8 @@ class EventViewSet(OJSViewSet):
         """A dashboard's page. Its cursor is the newest event shown: who follows the log from there misses nothing."""
         since, until = query.instant(self.request, "since"), query.instant(self.request, "until")
         page = log.newest(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
-        pagination = {"total": page.total, "page": number, "per_page": size, "limit": size, "has_more": page.has_more}
+        pagination: dict[str, Any] = {"total": page.total, "page": number, "per_page": size, "limit": size}
+        pagination["has_more"] = page.has_more
         if page.has_more:
             pagination["next_cursor"] = f"page_{number + 1}_{size}"
         beside = {"cursor": page.events[0]["id"] if page.events else None, "has_more": page.has_more}
