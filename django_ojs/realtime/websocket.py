@@ -21,20 +21,19 @@ from typing import Any
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from django_ojs import errors, jsontext
+from django_ojs import errors
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, order
 from django_ojs.events.order import CHANGE, LogPosition
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
-from django_ojs.http import base, exceptions, media
+from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
-from django_ojs.realtime.access import Caller, lost_rights
+from django_ojs.realtime.access import Caller, answer_handshake, lost_rights
 from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.messages import MessageDialect, Ping, Resume, Subscribe, Unsubscribe
 from django_ojs.realtime.slots import Slot
-from django_ojs.rules.ids import new_request_id
 
 logger = get_logger(__name__)
 
@@ -116,15 +115,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
         if "websocket.http.response" not in (self.scope.get("extensions") or {}):
             await self.close(_CLOSES.get(error.status, TOO_SLOW))
             return
-        send: Any = self.base_send
-        given = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
-        request_id = base.sent_id(given) or new_request_id()
-        headers = {"Content-Type": media.OPENJOBSPEC, "Cache-Control": "no-store", "X-Request-Id": request_id}
-        headers |= base.HEADERS | exceptions.headers_of(error)
-        sent = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
-        await send({"type": "websocket.http.response.start", "status": error.status, "headers": sent})
-        body = jsontext.dumps_bytes({"error": error.as_dict(request_id)})
-        await send({"type": "websocket.http.response.body", "body": body})
+        await answer_handshake(self.scope, self.base_send, error)
         raise StopConsumer
 
 

@@ -482,7 +482,8 @@ class TestHostileFrames:
         with pytest.raises(Refused) as refused:
             async with connected("/ojs/v1/elsewhere"):
                 pytest.fail("connected")
-        assert refused.value.status == 404
+        assert (refused.value.status, refused.value.body["error"]["code"]) == (404, "not_found")
+        assert refused.value.headers["x-request-id"] == refused.value.body["error"]["request_id"]
 
     async def test_the_subprotocol_is_chosen_when_it_is_offered(self) -> None:
         async with connected(subprotocols=["x", "ojs.v1"]) as socket:
