@@ -34,7 +34,7 @@ from django_ojs.grpc import definition, messages, metadata
 from django_ojs.grpc.errors import Code, RpcError, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.grpc.shapes import Document
-from django_ojs.http import fields, permissions
+from django_ojs.http import fields, permissions, workers
 from django_ojs.http.base import OJSView, using
 from django_ojs.http.operation import operation
 from django_ojs.jobs.finish import requeue
@@ -515,7 +515,9 @@ def _beat(message: Any, document: Document, reached: Q) -> Document:
     document["worker_id"] = name = fields.check_worker_id(worker_id or given)
     if "active_job_ids" not in document and message.HasField("extend_by"):
         held = Job.objects.using(router.db_for_write(Job)).filter(reached, worker_id=name, state=State.ACTIVE)
-        document["active_job_ids"] = [str(job_id) for job_id in held.order_by("id").values_list("id", flat=True)]
+        # Of more than a heartbeat may name those that end first: the next one renews the others.
+        first = held.order_by("visible_until", "id").values_list("id", flat=True)[: workers.MAX_JOBS]
+        document["active_job_ids"] = [str(job_id) for job_id in first]
     return document
 
 

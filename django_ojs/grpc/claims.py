@@ -37,6 +37,7 @@ from django.db.models import Exists, OuterRef
 
 from django_ojs import clock, hooks, lockwaits
 from django_ojs.backoff import Backoff
+from django_ojs.errors import PermissionDenied
 from django_ojs.events.catalogue import Record
 from django_ojs.faults import HeldByAnother, is_contention, passes, suppress_passing
 from django_ojs.groupcommit import LEFT_OUT
@@ -52,6 +53,7 @@ from django_ojs.store import store_of
 from django_ojs.worker.wakers import waker_for
 from django_ojs.workerregistry import registration
 from django_ojs.workerregistry.heartbeat import extend_silent
+from django_ojs.workerregistry.ownership import Principal
 
 logger = get_logger(__name__)
 
@@ -97,7 +99,8 @@ class JobStream:
         places: the most claims that the stream may have at a time (SJ-4).
         deliver: is given the rows of jobs that were claimed, in a thread of ours. Each is then to be `taken`, and the
             last of them `written`, before the stream claims again (SJ-8).
-        close: is called in any thread when no more jobs will come, because the server stops.
+        close: is called in any thread when no more jobs will come, because the server stops, or the worker is another
+            caller's by now.
         visibility_ms: the length of the reservation that the client asks for.
         types: the job types that the client's key is limited to; None: any.
     """
@@ -109,6 +112,7 @@ class JobStream:
         self.wish = Wish(tuple(dict.fromkeys(queues)), None if types is None else tuple(types))
         self.worker_id, self.places, self.visibility_ms = worker_id, max(places, 1), visibility_ms
         self.deliver, self.close = deliver, close
+        self.who: Principal | None = None  #: who names the worker; None: it is not asked whose the worker is
         self.held: dict[uuid.UUID, _Held] = {}  #: claims that have not ended
         self.unsent: dict[uuid.UUID, int] = {}  #: of these the jobs that have not been sent yet, with their attempts
         self.writing = False  #: whether something that was delivered is still being written
@@ -556,7 +560,7 @@ class _Claimer(Service):
             return 0, False
         group.asks = False
         asked = [
-            Fetch(stream.wish.queues, count, stream.worker_id, stream.visibility_ms, stream.wish.types)
+            Fetch(stream.wish.queues, count, stream.worker_id, stream.visibility_ms, stream.wish.types, who=stream.who)
             for stream, count in turns
         ]
         try:
@@ -575,6 +579,9 @@ class _Claimer(Service):
                     given.setdefault(stream, []).extend(rows)
             elif rows is LEFT_OUT:
                 lost = True
+            elif isinstance(rows, PermissionDenied):  # another caller has the worker's name by now
+                self._streams.close(stream)
+                stream.close()
             else:
                 logger.error("A claim for the worker %r failed.", stream.worker_id, exc_info=rows)
         self._streams.give(given)

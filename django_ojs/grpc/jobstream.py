@@ -74,6 +74,8 @@ async def _serve(
                 await call.send(message)
         if not inbox.rows:
             streams.written(stream)
+    if not stopping.done():
+        await in_thread(partial(_introduce, call, stream))  # says it, where the worker is another's by now
 
 
 def _wanted(call: StreamCall, inbox: _Inbox) -> JobStream:
@@ -101,8 +103,8 @@ def _wanted(call: StreamCall, inbox: _Inbox) -> JobStream:
 def _introduce(call: StreamCall, stream: JobStream) -> None:
     """Note the worker, and that it is the caller's. Raises PermissionDenied if it is another's. For a thread."""
     using = database(None)
-    who = permissions.who(call.caller.request)
-    record_fetch(stream.worker_id, stream.wish.queues, who, using=using)
+    stream.who = permissions.who(call.caller.request)
+    record_fetch(stream.worker_id, stream.wish.queues, stream.who, using=using)
 
 
 def _message(row: JobRow) -> Any:

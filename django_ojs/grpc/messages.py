@@ -79,14 +79,15 @@ def read_request(message: Message) -> Document:
 
     Raises PayloadTooLarge and BatchSizeExceeded, too.
     """
-    most = ojs_settings.MAX_BODY_VALUES
+    most = {"values": ojs_settings.MAX_BODY_VALUES, "numbers": body.MAX_EXACT_NUMBERS}
     if message.DESCRIPTOR.name == "EnqueueBatchRequest":
         _check_batch(message)
     try:
-        with values.bounded(most):
+        with values.bounded(*most.values()):
             return to_document(message)
-    except values.TooMany:
-        raise body.too_costly("values", most) from None
+    except values.TooMany as error:
+        (what,) = error.args
+        raise body.too_costly(what, most[what]) from None
 
 
 def _check_batch(message: Any) -> None:

@@ -62,18 +62,20 @@ class UnreadableMessage(Exception):
 
 # Reading
 
-#: How many values the message that is being read may still have; None where there is no limit.
+#: How many values the message that is being read may still have, and how many numbers that are read exactly; None
+#: where there is no limit.
 _room: ContextVar[list[int] | None] = ContextVar("room", default=None)
 
 
 class TooMany(Exception):
-    """A message has more values than `bounded` allows."""
+    """A message has more of something (`values` or `numbers`) than `bounded` allows."""
 
 
 @contextlib.contextmanager
-def bounded(most: int) -> Iterator[None]:
-    """Read one message. Raises TooMany before more than `most` keys and values, and messages in lists, are made."""
-    token = _room.set([most])
+def bounded(most: int, numbers: int) -> Iterator[None]:
+    """Read one message. Raises TooMany before more than `most` keys and values, and messages in lists, are made, or
+    more `numbers` that a double would change."""
+    token = _room.set([most, numbers])
     try:
         yield
     finally:
@@ -86,7 +88,22 @@ def count(items: Sized, each: int = 1) -> None:
     if room is not None:
         room[0] -= each * len(items)
         if room[0] < 0:
-            raise TooMany
+            raise TooMany("values")
+
+
+def _count_tag(value: Any) -> None:
+    """`count` what a tag has held."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as members:
+                count(members, 2)
+                waiting += members.values()
+            case list() as items:
+                count(items)
+                waiting += items
+            case jsontext.ExactNumber() if (room := _room.get()) is not None:
+                room[1] -= 1
 
 
 def read_texts(texts: Any) -> list[str]:
@@ -205,10 +222,15 @@ def _read_nothing(value: Any) -> NoReturn:
 def _read_tag(value: Any) -> Any:
     if value.WhichOneof("kind") != "string_value":
         raise UnreadableMessage(phrase("must be a string of JSON text")).inside(TAG)
+    room = _room.get()
     try:
-        return jsontext.loads(value.string_value)
+        found = jsontext.loads(value.string_value, None if room is None else jsontext.Bounds(room[0], room[1]))
+    except jsontext.BeyondBounds as error:
+        raise TooMany(error.what) from None
     except jsontext.JSONTextError as error:
         raise UnreadableMessage(phrase("must be a string of JSON text (%(error)s)", error=error)).inside(TAG) from error
+    _count_tag(found)
+    return found
 
 
 _READERS: Mapping[str | None, Callable[[Any], Any]] = {

@@ -145,6 +145,7 @@ class OJSView(APIView):
         """Answer a request; jobs that it enqueues get the trace context and the request id that the client sent."""
         for name in _CONDITIONS:
             request.META.pop(name, None)
+        request._encoding = None  # type: ignore[attr-defined]  # a charset says nothing of the query
         given = sent_id(request.META.get("HTTP_X_REQUEST_ID", ""))
         self.request_id = given or new_request_id()
         token = tracing.receive(request.META, given)

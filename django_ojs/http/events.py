@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,8 @@ DEFAULT_EVENTS = 100
 MAX_EVENTS = 1000
 #: Of the dashboard's pages.
 PER_PAGE, MAX_PER_PAGE = 50, 100
+#: The `next_cursor` of such a page: the number of the next one, and the size.
+_NEXT_PAGE = re.compile(r"page_([1-9][0-9]{0,8})_([1-9][0-9]?|100)")
 #: Below the root of the site; `realtime.routing` serves the WebSocket there.
 SOCKET_PATH = "ojs/v1/ws"
 #: The parameters that say which events are meant.
@@ -132,6 +135,8 @@ class EventViewSet(OJSViewSet):
         number = query.integer(request, "page", minimum=1)
         size = query.integer(request, "per_page", minimum=1)
         wanted = wanted_by(request)
+        if following := _NEXT_PAGE.fullmatch(cursor.after or ""):
+            return self._newest(wanted, int(following[1]), int(following[2]))
         if cursor.after or (number is None and size is None):
             return self._page(read_log(request, wanted, limit, cursor), limit)
         return self._newest(wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE))
@@ -194,7 +199,10 @@ class EventViewSet(OJSViewSet):
         """A dashboard's page. Its cursor is the newest event shown: who follows the log from there misses nothing."""
         since, until = query.instant(self.request, "since"), query.instant(self.request, "until")
         page = log.newest(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
-        pagination = {"total": page.total, "page": number, "per_page": size, "limit": size, "has_more": page.has_more}
+        pagination: dict[str, Any] = {"total": page.total, "page": number, "per_page": size, "limit": size}
+        pagination["has_more"] = page.has_more
+        if page.has_more:
+            pagination["next_cursor"] = f"page_{number + 1}_{size}"
         beside = {"cursor": page.events[0]["id"] if page.events else None, "has_more": page.has_more}
         return self.whole_list(self._events(page.events), pagination, beside)
 

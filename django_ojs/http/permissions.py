@@ -68,7 +68,7 @@ class ScopePermission(BasePermission):
 def scope_of(request: Request, view: APIView) -> str | None:
     """The scope this request needs; None for a public view and for a method the view does not have (405)."""
     method = request.method or "GET"
-    if not hasattr(view, method.lower()) and method != "HEAD":
+    if method not in view.allowed_methods:
         return None
     by_method: dict[str, str | None] | None = getattr(view, "scopes", None)
     if by_method is not None:

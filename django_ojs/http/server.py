@@ -577,6 +577,8 @@ def _openapi(url: str) -> RawJSON:
 def _base_url(request: Request) -> str:
     """Scheme, host and whatever lies before `/ojs` where the site included our URLs."""
     below = links.prefix(request)
+    if hasattr(request._request, "binding"):  # over gRPC, where a call names no host
+        return below
     try:
         return request._request.build_absolute_uri(below or "/").rstrip("/")
     except DisallowedHost:

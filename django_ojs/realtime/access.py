@@ -23,7 +23,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 from rest_framework.request import Request
 
-from django_ojs import keys, tenants
+from django_ojs import jsontext, keys, tenants
 from django_ojs.access import Limits
 from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
@@ -32,9 +32,11 @@ from django_ojs.guard import get_logger
 from django_ojs.http import base, exceptions, media, permissions
 from django_ojs.http.authentication import OURS, KeyUser, is_allowed_origin
 from django_ojs.models import APIKey, Job, Ticket
+from django_ojs.realtime.handler import with_plain_query
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
 from django_ojs.realtime.sse import in_thread
+from django_ojs.rules.ids import new_request_id
 from django_ojs.workflows.workflow import keys_of
 
 logger = get_logger(__name__)
@@ -163,6 +165,18 @@ class Caller:
         return request
 
 
+async def answer_handshake(scope: Any, send: Any, error: OJSError) -> None:
+    """Refuse a WebSocket with the answer of the HTTP binding, to a server that knows such answers."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin1")
+    request_id = base.sent_id(given) or new_request_id()
+    headers = {"Content-Type": media.OPENJOBSPEC, "Cache-Control": "no-store", "X-Request-Id": request_id}
+    headers |= base.HEADERS | exceptions.headers_of(error)
+    sent = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
+    await send({"type": "websocket.http.response.start", "status": error.status, "headers": sent})
+    body = jsontext.dumps_bytes({"error": error.as_dict(request_id)})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
 class _Renewals:
     """The looks of the last seconds, by credentials, so that a thousand connections of one key cost one query.
 
@@ -216,7 +230,8 @@ def _request(scope: Scope) -> Request:
     """The handshake as a request of the HTTP binding, with the site's session behind it."""
     secure = scope.get("scheme") in ("wss", "https")
     http = ASGIRequest(
-        {**scope, "type": "http", "method": "GET", "scheme": "https" if secure else "http"}, io.BytesIO()
+        {**with_plain_query(scope), "type": "http", "method": "GET", "scheme": "https" if secure else "http"},
+        io.BytesIO(),
     )
     http.user = _user_in(scope, http) if "user" in scope else _session_user(http)
     authenticators = base.authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES))

@@ -48,8 +48,10 @@ async def nowhere(scope: Any, receive: Any, send: Any) -> None:
     """Refuses a WebSocket at a path that is not served."""
     await receive()
     if "websocket.http.response" in (scope.get("extensions") or {}):
-        await send({"type": "websocket.http.response.start", "status": 404, "headers": []})
-        await send({"type": "websocket.http.response.body", "body": b""})
+        from django_ojs.errors import NotFound
+        from django_ojs.realtime.access import answer_handshake
+
+        await answer_handshake(scope, send, NotFound("There is nothing at this path."))
     else:
         await send({"type": "websocket.close"})
 

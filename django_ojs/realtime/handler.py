@@ -14,11 +14,12 @@ import contextvars
 import io
 import queue
 import re
+import string
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -41,6 +42,12 @@ IDLE = 30.0
 #: Threads for the health check alone: it reports a database that is away while all other threads wait for that.
 PROBES = 4
 _STREAM = re.compile(r"/(?:stream|events)\Z")
+
+
+def with_plain_query(scope: Any) -> Any:
+    """The scope with a query that Django reads as under WSGI: one with bytes that are no UTF-8 it would refuse."""
+    query: bytes = scope.get("query_string", b"")
+    return scope if query.isascii() else {**scope, "query_string": quote(query, safe=string.punctuation).encode()}
 
 
 def on_threads(http: ASGI) -> ASGI:
@@ -68,13 +75,17 @@ class _Door:
         self._prefix = ""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.handler_of(scope)(scope, receive, send)
+        handler = self.handler_of(scope)
+        await handler(with_plain_query(scope) if self._path(scope) else scope, receive, send)
+
+    def _path(self, scope: Any) -> str:
+        """The path of a request of the binding; '' for any other request."""
+        path: str = scope["path"].removeprefix(get_script_prefix(scope)) if scope["type"] == "http" else ""
+        return path if path.startswith(self.prefix) else ""
 
     def handler_of(self, scope: Any) -> ASGI:
-        if scope["type"] != "http":
-            return self.http
-        path: str = scope["path"].removeprefix(get_script_prefix(scope))
-        if not path.startswith(self.prefix):
+        path = self._path(scope)
+        if not path:
             return self.http
         if path == f"{self.prefix}v1/health":
             return self.probes

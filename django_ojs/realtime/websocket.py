@@ -21,20 +21,19 @@ from typing import Any
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from django_ojs import errors, jsontext
+from django_ojs import errors
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, order
 from django_ojs.events.order import CHANGE, LogPosition
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
-from django_ojs.http import base, exceptions, media
+from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
-from django_ojs.realtime.access import Caller, lost_rights
+from django_ojs.realtime.access import Caller, answer_handshake, lost_rights
 from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.messages import MessageDialect, Ping, Resume, Subscribe, Unsubscribe
 from django_ojs.realtime.slots import Slot
-from django_ojs.rules.ids import new_request_id
 
 logger = get_logger(__name__)
 
@@ -116,15 +115,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
         if "websocket.http.response" not in (self.scope.get("extensions") or {}):
             await self.close(_CLOSES.get(error.status, TOO_SLOW))
             return
-        send: Any = self.base_send
-        given = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
-        request_id = base.sent_id(given) or new_request_id()
-        headers = {"Content-Type": media.OPENJOBSPEC, "Cache-Control": "no-store", "X-Request-Id": request_id}
-        headers |= base.HEADERS | exceptions.headers_of(error)
-        sent = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
-        await send({"type": "websocket.http.response.start", "status": error.status, "headers": sent})
-        body = jsontext.dumps_bytes({"error": error.as_dict(request_id)})
-        await send({"type": "websocket.http.response.body", "body": body})
+        await answer_handshake(self.scope, self.base_send, error)
         raise StopConsumer
 
 
@@ -240,24 +231,24 @@ class Connection:
             now = self._hub.place
             for each in asked:  # the limits may have changed since it was permitted
                 self._caller.narrow(each)
-            new = [Subscription(each, now if place is None else place, now) for each in asked]
+            # New ones for those that begin again, too: replays for them that have not come to their end are over.
+            wanted = [*asked, *(each.asked for each in self._subscriptions.left(again))]
+            new = [Subscription(each, now if place is None else place, now) for each in wanted]
             self._subscriptions |= {made.asked.key: made for made in new}
-            for old in again:
-                old.begin, old.live_from = place or now, now
             self._reroute()
             if place is not None:
                 self._place = min(self._place, place)  # a notice that comes before the replay must not stand behind it
-                self._replays.append(EventReplay([*new, *again], place, now))
+                self._replays.append(EventReplay(new, place, now))
                 self._stream.put(StreamItem("nudge"))  # the replay comes when everything has been sent that waits now
             if resumes and after is not None:
                 await self._resumed(after)
-            for made in new:
-                await self._write(messages.subscribed(made.asked))
+            for each in asked:
+                await self._write(messages.subscribed(each))
             if gap is not None and after is not None:
                 behind = place or order.START
                 if gap["reason"] == "pruned":  # to resume there is a gap again
                     behind = LogPosition(0, ids.decode(after, ids.salt_of(log.database())).position)
-                await self._send_notice("system.gap", [*new, *again], behind, **gap)
+                await self._send_notice("system.gap", new, behind, **gap)
 
     async def _start(self, after: str | None) -> tuple[LogPosition | None, dict[str, Any] | None]:
         if after is None:
@@ -333,7 +324,7 @@ class Connection:
 
     async def _replay(self, replay: EventReplay) -> None:
         place = replay.place
-        while to := self._subscriptions.left_of(replay):
+        while to := self._subscriptions.left(replay.to):
             page = await self._hub.replay(place, [each.asked.wanted for each in to])
             if page.back:  # a gap comes next, and behind it all that these subscriptions have not got
                 await self._stream.report_other_history(page)
@@ -344,7 +335,7 @@ class Connection:
                 if entry.place > replay.until or self._hub.closing:
                     return
                 async with self._turn:
-                    await self._deliver(entry, self._subscriptions.left_of(replay), replayed=True)
+                    await self._deliver(entry, self._subscriptions.left(replay.to), replayed=True)
             place = page.place
             if not page.full or place >= replay.until:
                 return
@@ -473,9 +464,9 @@ class Subscriptions(dict[str, Subscription]):
             if identity == each.asked.id or (not identity and channel == each.asked.channel)
         ]
 
-    def left_of(self, replay: EventReplay) -> list[Subscription]:
-        """Those of a replay that have not ended meanwhile, nor been replaced."""
-        return [each for each in replay.to if self.get(each.asked.key) is each]
+    def left(self, of: Sequence[Subscription]) -> list[Subscription]:
+        """Those that have not ended meanwhile, nor been replaced."""
+        return [each for each in of if self.get(each.asked.key) is each]
 
     def frames(self, entry: SharedEvent, to: Sequence[Subscription], *, replayed: bool) -> Iterator[str]:
         """One event as some of them get it: bare once for the connection, wrapped once for each of the others."""

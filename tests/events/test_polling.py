@@ -45,7 +45,9 @@ class TestPages:
         first = api.get("/events", {"page": 1, "per_page": 3}).json()
         assert types(first) == ["a.n6", "a.n5", "a.n4"]
         assert first["items"] == first["events"]
-        assert first["pagination"] == {"total": 7, "page": 1, "per_page": 3, "limit": 3, "has_more": True}
+        assert first["pagination"] == {
+            "total": 7, "page": 1, "per_page": 3, "limit": 3, "has_more": True, "next_cursor": "page_2_3"
+        }  # fmt: skip
         last = api.get("/events", {"page": 3, "per_page": 3}).json()
         assert (types(last), last["has_more"]) == (["a.n0"], False)
         beyond = api.get("/events", {"page": 9, "per_page": 3}).json()
@@ -64,6 +66,15 @@ class TestPages:
         enqueue("a.one", "a.two")
         cursor = api.get("/events", {"limit": 1}).json()["cursor"]
         assert types(api.get("/events", {"after": cursor, "page": 1, "per_page": 50}).json()) == ["a.two"]
+
+    def test_a_page_names_the_next_one_by_a_cursor(self, api: Api) -> None:
+        enqueue("a.one", "a.two", "a.three")
+        query = {"page": 1, "per_page": 2}
+        cursor = api.get("/events", query).json()["pagination"]["next_cursor"]
+        for asked in ({"cursor": cursor}, {**query, "cursor": cursor}):
+            body = api.get("/events", asked).json()
+            assert (types(body), body["pagination"]["page"]) == (["a.one"], 2)
+            assert "next_cursor" not in body["pagination"]
 
     def test_filters_come_before_the_page(self, api: Api) -> None:
         enqueue("a.mail", queue="mail")

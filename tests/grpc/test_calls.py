@@ -18,11 +18,12 @@ from django.db import connection
 from django.test import Client
 from django.urls import get_script_prefix, set_script_prefix
 
-from django_ojs import groupcommit
+from django_ojs import clock, groupcommit
 from django_ojs.grpc import calls, messages
 from django_ojs.grpc.definition import MESSAGES
 from django_ojs.grpc.errors import RpcError
 from django_ojs.grpc.metadata import Metadata
+from django_ojs.http import workers
 from django_ojs.jobs import checkpoints
 from django_ojs.jobs.checkpoints import NewCheckpoint
 from django_ojs.jobs.fetch import Fetch
@@ -253,6 +254,17 @@ def test_a_heartbeat_of_a_worker_renews_only_with_a_length(served: Served) -> No
         assert (refused.code.name, refused.info.metadata["field"]) == ("INVALID_ARGUMENT", "id")
 
 
+def test_a_heartbeat_of_a_worker_with_more_jobs_than_one_may_name_renews_those_that_end_first(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "MAX_JOBS", 2)
+    jobs = [enqueue(served)["id"] for _ in range(3)]
+    fetch(served, worker_id="w1", count=3)
+    Job.objects.filter(pk=jobs[0]).update(visible_until=clock.now() + dt.timedelta(days=1))
+    answer = served.call("Heartbeat", {"worker_id": "w1", "visibility_timeout_ms": 7_200_000})
+    assert sorted(answer["jobs_extended"]) == sorted(jobs[1:])
+
+
 def test_a_list_whose_rest_is_gone_meanwhile(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind one that fills the answer."""
     for _ in range(4):
@@ -388,6 +400,11 @@ def test_the_manifest_is_that_of_http(served: Served, client: Client) -> None:
     assert {name: value for name, value in ours.items() if name != "endpoints"} == {
         name: value for name, value in theirs.items() if name != "endpoints"
     }
+
+
+def test_the_manifest_names_no_host_that_the_client_has_not_named(served: Served, settings: Any) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+    assert served.call("Manifest")["endpoints"]["base_url"] == "/ojs/v1"
 
 
 def test_health_says_what_http_says(served: Served) -> None:

@@ -268,6 +268,16 @@ def test_a_key_that_loses_its_right_or_a_queue_ends_the_stream(guarded: Served) 
         assert stream.end().code.name == "PERMISSION_DENIED"
 
 
+def test_a_worker_that_is_another_callers_by_now_ends_the_stream(guarded: Served) -> None:
+    _, text = keys.create("worker", ["work"])
+    other, _ = keys.create("other", ["work"])
+    stream = listen(guarded, authorization=f"Bearer {text}")
+    Worker.objects.update(owner=f"key:{other.pk}")
+    (job,) = enqueue()
+    assert stream.end().code.name == "PERMISSION_DENIED"
+    assert Job.objects.get(pk=job).state == "available"
+
+
 def test_too_many_streams_of_one_client(served: Served, settings: Any) -> None:
     settings.OJS = {**getattr(settings, "OJS", {}), "REALTIME_MAX_CONNECTIONS": 2}
     streams = [listen(served, f"w{i}") for i in range(2)]

@@ -294,3 +294,20 @@ def test_a_negative_or_mixed_duration_is_refused(seconds: int, nanos: int) -> No
 def test_another_spelling_of_a_duration_is_left_to_attributes(text: str) -> None:
     with pytest.raises(ValueError, match=r"another spelling|must be a duration"):
         values.write_duration(Duration(), text)
+
+
+@pytest.mark.parametrize(
+    "texts, what",
+    [
+        (["[0,0,0,0,0,0,0,0,0,0]"], "values"),
+        (['[{"a":0}]', "[0,0,0]"], "values"),
+        (["[1e400,1e400]"], "numbers"),
+        (["1e400", "1e400"], "numbers"),
+    ],
+)
+def test_what_tags_hold_counts_as_what_a_message_holds(texts: list[str], what: str) -> None:
+    message = ListValue(values=[one_member(TAG, Value(string_value=text)) for text in texts])
+    with values.bounded(20, 2):
+        assert len(values.read_values(message.values)) == len(texts)
+    with pytest.raises(values.TooMany, match=what), values.bounded(8, 1):
+        values.read_values(message.values)

@@ -63,6 +63,13 @@ def test_each_call_needs_its_scope(with_key: Any, method: str, path: str, scope:
         assert status(with_key(enough)) not in (401, 403)
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET", "INITIAL"])
+def test_a_method_that_a_path_lacks_is_405_for_everybody(with_key: Any, method: str) -> None:
+    for api in (Api(), with_key("read")):
+        response = api.client.generic(method, "/ojs/v1/jobs/batch")
+        assert (response.status_code, response["Allow"]) == (405, "POST, OPTIONS")
+
+
 @pytest.mark.parametrize("path", ["/queues/mail/pause", "/admin/queues/mail/pause"])
 def test_who_lacks_a_scope_is_told_which_and_for_which_queue(with_key: Any, path: str) -> None:
     details = error_of(with_key("read").post(path), 403, "permission_denied")["details"]

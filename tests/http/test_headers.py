@@ -203,6 +203,12 @@ def test_another_media_type_is_400_and_says_what_came(api: Api, content_type: st
     assert error["details"]["received"].startswith(content_type[:5])
 
 
+def test_the_charset_of_the_type_says_nothing_of_the_query(api: Api) -> None:
+    given = {"Content-Type": "application/json; charset=utf-16"}
+    response = api.client.get("/ojs/v1/queues?limit=11", headers=given)
+    assert response.json()["pagination"]["limit"] == 11
+
+
 def test_the_type_of_an_empty_body_does_not_matter(api: Api) -> None:
     assert api.raw("/queues/q/pause", b"", "text/plain").status_code == 200
 

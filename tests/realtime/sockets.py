@@ -80,7 +80,7 @@ async def connected(
     raw = [(name.encode(), value.encode("latin1")) for name, value in given.items()]
     path, _, query = path.partition("?")
     scope: dict[str, Any] = {
-        "type": "websocket", "path": path, "query_string": query.encode(), "headers": raw,
+        "type": "websocket", "path": path, "query_string": query.encode(errors="surrogateescape"), "headers": raw,
         "subprotocols": subprotocols or [], "client": ("127.0.0.1", 1234),
     }  # fmt: skip
     if answers:

@@ -101,6 +101,9 @@ class TestBeforeTheUpgrade:
         async with connected(headers={**headers, "ojs-version": "1.0"}) as socket:
             await works(socket)
 
+    async def test_a_query_of_bytes_that_are_no_text(self) -> None:
+        assert (await refused("/ojs/v1/ws?ticket=\udcff")).status == 401
+
     async def test_anonymous_where_the_site_allows_it(self, settings: Any) -> None:
         settings.OJS = {"ALLOW_ANONYMOUS": True}
         async with connected() as socket:

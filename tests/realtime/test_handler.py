@@ -105,7 +105,8 @@ def scope_of(target: str, method: str = "GET", **headers: str) -> dict[str, Any]
     where, _, query = target.partition("?")
     return {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": where,
-        "query_string": query.encode(), "root_path": "", "scheme": "http", "server": ("testserver", 80),
+        "query_string": query.encode(errors="surrogateescape"), "root_path": "", "scheme": "http",
+        "server": ("testserver", 80),
         "headers": [(b"host", b"testserver"),
                     *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())],
     }  # fmt: skip
@@ -330,6 +331,14 @@ class TestDoor:
     def test_a_site_whose_middleware_chooses_the_urls_keeps_ours_below_ojs(self) -> None:
         door = self.door()
         assert door.handler_of(scope_of("/ojs/v1/jobs")) is door.short
+
+    @pytest.mark.usefixtures("database")
+    @pytest.mark.parametrize("target", ["/ojs/v1/jobs?limit=\udcff", "/ojs/v1/events/stream?channel=\udcff"])
+    async def test_a_query_of_bytes_that_are_no_text_is_refused_by_the_view(self, target: str, settings: Any) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+        status, headers, body = await ask(self.door(), target)
+        assert (status, headers["OJS-Version"]) == (400, "1.0")
+        assert json.loads(body)["error"]["code"] == "invalid_request"
 
     def test_the_handler_of_static_files_is_djangos_too(self) -> None:
         assert on_threads(ASGIStaticFilesHandler(get_asgi_application())).short  # type: ignore[attr-defined]

@@ -289,6 +289,29 @@ class TestCursors:
             assert [f["data"]["job_type"] for f in frames[3:] if "specversion" in f] == ["a.n1", "a.n2"]
             await socket.nothing()
 
+    async def test_a_resume_takes_the_place_of_those_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        await enqueue("a.n0")
+        cursor = (await do(log.read)).cursor
+        await enqueue("a.n1", "a.n2")
+        read, begun, resumed = hub_module.LogReader.replay, asyncio.Event(), asyncio.Event()
+
+        async def replay(reader: Any, place: Any, filters: Any) -> Any:
+            begun.set()
+            await resumed.wait()
+            return await read(reader, place, filters)
+
+        monkeypatch.setattr(hub_module.LogReader, "replay", replay)
+        async with connected() as socket:
+            await subscribe(socket, channel="all", event_types=["job.enqueued"])
+            for _ in range(3):
+                assert (await socket.ask({"action": "resume", "last_event_id": cursor}))["type"] == "resumed"
+                await begun.wait()
+            resumed.set()
+            frames = await socket.events(2)
+            await enqueue("a.n3")
+            frames += await socket.events(1)
+        assert [frame["data"]["job_type"] for frame in frames] == ["a.n1", "a.n2", "a.n3"]
+
     async def test_a_resume_that_is_refused_changes_nothing(self) -> None:
         await enqueue("a.n0")
         cursor = (await do(log.read)).cursor
@@ -459,7 +482,8 @@ class TestHostileFrames:
         with pytest.raises(Refused) as refused:
             async with connected("/ojs/v1/elsewhere"):
                 pytest.fail("connected")
-        assert refused.value.status == 404
+        assert (refused.value.status, refused.value.body["error"]["code"]) == (404, "not_found")
+        assert refused.value.headers["x-request-id"] == refused.value.body["error"]["request_id"]
 
     async def test_the_subprotocol_is_chosen_when_it_is_offered(self) -> None:
         async with connected(subprotocols=["x", "ojs.v1"]) as socket:
