@@ -191,7 +191,7 @@ class JobLineSerializer(JobTimesSerializer):
         line = {"id": str(instance["id"]), **{name: instance[name] for name in names}, **_times(instance)}
         if instance["worker_id"]:
             line["worker_id"] = instance["worker_id"]
-        return line | ({"workflow_id": str(instance["workflow_id"])} if instance["workflow_id"] else {})
+        return line | ({"workflow_id": instance["lineage"]["workflow_id"]} if instance["workflow_id"] else {})
 
 
 class JobBatchSerializer(BodySerializer):

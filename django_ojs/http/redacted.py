@@ -14,6 +14,7 @@ from django_ojs.errors import ResultPruned
 from django_ojs.jobs import progress as reports
 from django_ojs.jobs.joblog import cursor_of
 from django_ojs.models import Job, JobLog, JobProgress, JobRow
+from django_ojs.models.workflow import name_workflows
 from django_ojs.rules import envelope, redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.joblogs import level_word
@@ -21,6 +22,7 @@ from django_ojs.states import State
 
 
 def job(row: JobRow) -> dict[str, Any]:
+    name_workflows([row], router.db_for_write(Job))
     return redaction.job(envelope.render(row))
 
 

@@ -119,7 +119,7 @@ def clear(
     is undone first.
 
     Raises NotFound; ReservationLost where a worker or an attempt is named that does not hold the job; Conflict where
-    the job that undoes it cannot be enqueued, and `with_steps` while a run of the job is still recording them.
+    the job that undoes it cannot be enqueued.
     """
     using = database(using)
     with atomic(using=using):
@@ -128,15 +128,15 @@ def clear(
         _check_holder(row, worker_id, attempt)
         if not with_steps:
             return bool(delete([row], using))
-        if row["state"] == State.ACTIVE and steps.of(job_id, latest=1, using=using):
-            raise _is_recording(row)
         if refused := compensations.undo_first([row], using=using):
             raise refused[job_id]
         waited = row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=using)
-        gone = start_over([row], using)
+        recorded = steps.delete([job_id], using=using)
+        if recorded and row["state"] == State.ACTIVE:
+            steps.mark_deleted(row, clock.now(using), using=using)
         if waited:
             promote.end_waits(store_of(using).lock([job_id]), clock.now(using), "api", using)
-        return bool(gone)
+        return bool(delete([row], using) + recorded)
 
 
 def start_over(rows: Collection[JobRow], using: str) -> int:
@@ -339,16 +339,6 @@ def _check_holder(row: JobRow, worker_id: str, attempt: int | None) -> None:
     other = worker_id and row["worker_id"] and worker_id != row["worker_id"]
     if other or (attempt is not None and not holds(row, worker_id, attempt)):
         raise ReservationLost.of(str(row["id"]), row["state"], "checkpoint", worker_id)
-
-
-def _is_recording(row: JobRow) -> Conflict:
-    """The run would go on behind the steps that are gone, and the next one could not follow the rest."""
-    job_id, state = str(row["id"]), row["state"]
-    return Conflict(
-        f"Cannot delete what job '{job_id}' has recorded: it is active.",
-        details={"job_id": job_id, "current_state": state, "attempted": "clear_checkpoint"},
-        hint="Do it when the job waits or has ended, or cancel it.",
-    )
 
 
 def _not_greater(row: JobRow, given: int, stored: int) -> Conflict:

@@ -271,7 +271,7 @@ def _store(found: Sequence[Event], subscribers: Sequence[_Subscriber], using: st
         return done
     data = dict(Event.objects.using(using).filter(pk__in=[event.pk for event in wanted]).values_list("pk", "data"))
     pairs = []
-    for event in wanted:
+    for event in log.named(wanted, using):
         event.data = data.get(event.pk)
         pairs += [(event, subscriber) for subscriber in subscribers if _matches(subscriber, event)]
     _insert(pairs, using)
