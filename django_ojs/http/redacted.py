@@ -22,8 +22,13 @@ from django_ojs.states import State
 
 
 def job(row: JobRow) -> dict[str, Any]:
+    return redaction.job(whole(row))
+
+
+def whole(row: JobRow) -> dict[str, Any]:
+    """The job with all that the site hides from others than its worker."""
     name_workflows([row], router.db_for_write(Job))
-    return redaction.job(envelope.render(row))
+    return envelope.render(row)
 
 
 def progress(row: JobRow, found: JobProgress | None) -> dict[str, Any]:

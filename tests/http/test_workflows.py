@@ -164,6 +164,8 @@ def test_the_jobs_of_a_workflow_are_a_list(api: Api) -> None:
     for path in (one, f"/admin{one}", f"{one}/lineage", "/admin/jobs?workflow_id=order-17"):
         assert b'"workflow_id":"order-17"' in api.get(path).content
     assert api.post(f"{one}/cancel").json()["workflow_id"] == "order-17"
+    member = api.post("/workers/fetch", {"queues": ["default"], "count": 2}).json()["jobs"][-1]
+    assert api.post(f"/jobs/{member['id']}/ack").json()["job"]["workflow_id"] == "order-17"
     assert api.get("/jobs", {"workflow_id": "order-18"}).json()["jobs"] == []
     refused = error_of(api.get("/jobs", {"workflow_id": "no id"}), 400, "invalid_request")
     assert refused["details"]["field"] == "workflow_id"
