@@ -100,16 +100,16 @@ class Workflow(OJSModel):
 
 
 #: What this process knows of workflows, which keep their ids: '' where the client gave none.
-_own_ids: dict[uuid.UUID | None, str] = {}
+_own_ids: dict[uuid.UUID, str] = {}
 _MOST_KNOWN = 50_000
 
 
 def own_ids(keys: Iterable[uuid.UUID], using: str) -> dict[uuid.UUID | None, str]:
     """The ids that clients gave these workflows, where they are no UUIDs: by these they are known outside."""
-    found: dict[uuid.UUID | None, str | None] = {key: _own_ids.get(key) for key in keys}
+    found = {key: _own_ids.get(key) for key in keys}
     if missing := [key for key, own in found.items() if own is None]:
         rows = Workflow.objects.using(using).filter(pk__in=missing).order_by().values_list("pk", "own_id")
-        read: dict[uuid.UUID | None, str] = {key: str(own or "") for key, own in rows}
+        read = {key: str(own or "") for key, own in rows}
         if len(_own_ids) > _MOST_KNOWN:
             _own_ids.clear()
         _own_ids.update(read)
