@@ -343,8 +343,9 @@ def _family(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
 def _workflow(admin: ViewAdmin, flow: UUID, job: UUID, using: str) -> tuple[Html, str]:
     """A link to the workflow, where this admin site has its page, and which of its steps the job is."""
     steps = WorkflowStep.objects.using(using).filter(job_id=job, workflow_id=flow)
-    step, name = steps.values_list("step_id", "workflow__name").first() or ("", "")
-    text = display.ellipsized(name or flow)
+    columns = ("step_id", "workflow__name", "workflow__own_id")
+    step, name, own = steps.values_list(*columns).first() or ("", "", None)
+    text = display.ellipsized(name or own or flow)
     said = gettext("step %(step)s") % {"step": display.ellipsized(step)} if step else ""
     return _link(admin.url_of(Workflow, flow), text, "" if name else "ojs-id"), said
 

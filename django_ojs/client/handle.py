@@ -321,14 +321,14 @@ class JobHandle(Handle):
         return self
 
     def retry(self, *, from_step: str = "") -> JobHandle:
-        """Make a dead letter available again; with `from_step` a failed or waiting durable job, whose handler does this
-        step and all later ones again.
+        """Make a discarded job available again; with `from_step` a failed or waiting durable job, whose handler does
+        this step and all later ones again.
 
         Raises InvalidStateTransition for a job in another state, and NotFound where there is no such step."""
         from django_ojs.jobs.retry import restart_from, retry_one
 
         self._refuse_in_outbox("retry")
-        self._row = restart_from(self.id, from_step) if from_step else retry_one(self.id)
+        self._row = restart_from(self.id, from_step) if from_step else retry_one(self.id, any_discarded=True)
         return self
 
     aattempts = sync_to_async(attempts)

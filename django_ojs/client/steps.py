@@ -56,7 +56,7 @@ from django_ojs.rules.durableevents import check as check_event
 from django_ojs.rules.durations import EARLIEST, LATEST
 from django_ojs.rules.ids import new_id, new_job_id
 from django_ojs.rules.rows import END_OF_TIME
-from django_ojs.rules.steps import INSIDE, JOB_FAILED, MAX_STEP_NAME, UNDOING, Step, StepExists
+from django_ojs.rules.steps import CLEARED, INSIDE, JOB_FAILED, MAX_STEP_NAME, UNDOING, Step, StepExists
 from django_ojs.rules.steps import StepKind as Kind
 
 if TYPE_CHECKING:
@@ -258,6 +258,9 @@ class StepLog:
         if self.undoes:
             self._known, self._thread, self._loaded = {step.name: step for step in steps}, None, True
             return
+        if any(step.name == CLEARED for step in steps):  # what comes after it is that of a run that went on
+            self.must(self.store.delete_all())
+            steps = []
         changed = any(step.code not in (self._durable.code, None) for step in steps)
         if changed and self._durable.on_change == "restart":
             self.must(self.store.delete_all())

@@ -480,13 +480,13 @@ DESCRIBED: dict[str, Description] = {
     ),
     "workflow.completed": Description("A workflow is done.", {**_FLOW, "duration_ms": "integer"}),
     "workflow.failed": Description(
-        "A workflow cannot be completed.",
+        "A workflow cannot be completed; without a `job_id` the step could not be enqueued.",
         {
             **_FLOW,
             "failed_step_id": "string",
             "failed_step_type": "string",
             "step": "integer",
-            "job_id": "UUID",
+            "job_id?": "UUID",
             "error": "error",
         },
     ),

@@ -17,6 +17,7 @@ from django_ojs.events.catalogue import NAMES_WORKER, WORKERS, Record, origin
 from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition, Resumption
 from django_ojs.models import Event
+from django_ojs.models.workflow import own_ids
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ids import new_id
@@ -99,7 +100,7 @@ def read(
     if until:
         query = query.filter(time__lt=until)
     found = list(query[: limit + 1])
-    looked_at = found[:limit]
+    looked_at = named(found[:limit], using)
     events = views(looked_at, wanted, salt, place)
     if len(events) > limit:  # a stored event may be seen twice
         events = events[:limit]
@@ -191,6 +192,15 @@ def database() -> str:
     return router.db_for_write(Event)
 
 
+def named(found: list[Event], using: str) -> list[Event]:
+    """These events, with the ids by which clients know their workflows: `render` shows them."""
+    keys = {event.workflow_id for event in found if event.workflow_id is not None}
+    own = own_ids(keys, using) if keys else {}
+    for event in found if own else ():
+        event.own_id = own.get(event.workflow_id, "")
+    return found
+
+
 def render(event: Event, salt: str) -> dict[str, Any]:
     """The event's envelope (events 2.1), with the data that all events of its kind share (events 1.1)."""
     time = format_instant(event.time)
@@ -207,7 +217,7 @@ def render(event: Event, salt: str) -> dict[str, Any]:
     if event.trace_id:
         data["trace_id"] = event.trace_id
     if event.workflow_id:
-        data["workflow_id"] = str(event.workflow_id)
+        data["workflow_id"] = event.own_id or str(event.workflow_id)
     data |= event.data or {}
     return {
         "specversion": "1.0",
@@ -304,7 +314,7 @@ def earlier(
             query = query.filter(time__gte=since)
         if until:
             query = query.filter(time__lt=until)
-        rows = list(query.reverse()[: limit + 1])
+        rows = named(list(query.reverse()[: limit + 1]), using)
         for event in rows:
             found = [view for view in views([event], wanted, salt) if accepts(view)]
             if found and len(events) == limit:
@@ -347,7 +357,7 @@ def newest(
     if until:
         query = query.filter(time__lt=until)
     total = query.order_by()[:WINDOW].count()
-    found = list(query.reverse()[offset : offset + limit]) if offset < total else []
+    found = named(list(query.reverse()[offset : offset + limit]), using) if offset < total else []
     salt = ids.salt_of(using)
     events = views(reversed(found), wanted, salt)[::-1]
     return Newest(events, total, offset + len(found) < total)

@@ -23,6 +23,7 @@ from django_ojs.jobs.filterfields import read_states
 from django_ojs.jobs.search import DEEPER, FEW, instant_of, scan
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
+from django_ojs.models.workflow import name_workflows
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import checked, query_fault
 from django_ojs.states import LIVE, TERMINAL, State
@@ -107,7 +108,9 @@ def listing(
     order = [key] if key.column == "id" else [key, key._replace(column="id", parse=parse_uuid)]
 
     def rows(found: QuerySet[Any]) -> list[JobRow]:
-        return found.rows(*([columns] if columns else []))  # type: ignore[attr-defined, no-any-return]
+        rows: list[JobRow] = found.rows(*([columns] if columns else []))  # type: ignore[attr-defined]
+        name_workflows(rows, found.db)
+        return rows
 
     if base is not None and key.column not in base:
         return stretched(request, next(iter(base)), base, order, rows, total, maximum=sizes[0], default=sizes[1])

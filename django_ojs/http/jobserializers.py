@@ -191,7 +191,7 @@ class JobLineSerializer(JobTimesSerializer):
         line = {"id": str(instance["id"]), **{name: instance[name] for name in names}, **_times(instance)}
         if instance["worker_id"]:
             line["worker_id"] = instance["worker_id"]
-        return line | ({"workflow_id": str(instance["workflow_id"])} if instance["workflow_id"] else {})
+        return line | ({"workflow_id": instance["lineage"]["workflow_id"]} if instance["workflow_id"] else {})
 
 
 class JobBatchSerializer(BodySerializer):
@@ -337,7 +337,7 @@ class NackAnswerSerializer(AnswerSerializer):
 
     def show(self, instance: JobRow) -> dict[str, Any]:
         """The times of a retry and of the end as the outcome has them."""
-        job = envelope.render(instance)
+        job = redacted.whole(instance)
         names = _FAIL_KEYS if job["state"] != "available" else _FAIL_KEYS[:3]
         outcome = {name: job[name] for name in names if name in job}
         return {"id": job["id"], "job_id": job["id"], **outcome, "job": job}
@@ -355,7 +355,7 @@ class AckAnswerSerializer(AnswerSerializer):
     job = JobSerializer()
 
     def show(self, instance: JobRow) -> dict[str, Any]:
-        job = envelope.render(instance)
+        job = redacted.whole(instance)
         return {
             "acknowledged": True,
             "id": job["id"],

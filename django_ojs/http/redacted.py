@@ -14,6 +14,7 @@ from django_ojs.errors import ResultPruned
 from django_ojs.jobs import progress as reports
 from django_ojs.jobs.joblog import cursor_of
 from django_ojs.models import Job, JobLog, JobProgress, JobRow
+from django_ojs.models.workflow import name_workflows
 from django_ojs.rules import envelope, redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.joblogs import level_word
@@ -21,7 +22,13 @@ from django_ojs.states import State
 
 
 def job(row: JobRow) -> dict[str, Any]:
-    return redaction.job(envelope.render(row))
+    return redaction.job(whole(row))
+
+
+def whole(row: JobRow) -> dict[str, Any]:
+    """The job with all that the site hides from others than its worker."""
+    name_workflows([row], router.db_for_write(Job))
+    return envelope.render(row)
 
 
 def progress(row: JobRow, found: JobProgress | None) -> dict[str, Any]:

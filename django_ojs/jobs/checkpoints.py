@@ -131,10 +131,12 @@ def clear(
         if refused := compensations.undo_first([row], using=using):
             raise refused[job_id]
         waited = row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=using)
-        gone = start_over([row], using)
+        recorded = steps.delete([job_id], using=using)
+        if recorded and row["state"] == State.ACTIVE:
+            steps.mark_deleted(row, clock.now(using), using=using)
         if waited:
             promote.end_waits(store_of(using).lock([job_id]), clock.now(using), "api", using)
-        return bool(gone)
+        return bool(delete([row], using) + recorded)
 
 
 def start_over(rows: Collection[JobRow], using: str) -> int:

@@ -13,6 +13,7 @@ from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import database
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
+from django_ojs.models.workflow import name_workflows
 from django_ojs.rules.ids import parse_id
 
 #: How far down descendants are told, and how many of them at most; how far up the first of a line is looked for.
@@ -26,11 +27,12 @@ def of_job(row: JobRow, *, limits: Limits = UNLIMITED, using: str | None = None)
     """
     using = database(using)
     given = jsontext.loads(row["extra"]) if row["extra"] else {}
+    name_workflows([row], using)
     children, truncated = _descendants(row["id"], limits, using)
     return {
         "job_id": row["id"],
         "parent_id": row["parent_id"],
-        "workflow_id": row["workflow_id"],
+        "workflow_id": row.get("lineage", row)["workflow_id"],
         "root_id": parse_id(given.get("root_id")) or _root(row, limits, using),
         "children": children,
         "truncated": truncated,

@@ -137,11 +137,16 @@ def retry(
 
 
 def retry_one(
-    job_id: uuid.UUID, *, override: Mapping[str, Any] | None = None, clear_checkpoint: bool = False,
-    limits: Limits = UNLIMITED, using: str | None = None,
+    job_id: uuid.UUID, *, override: Mapping[str, Any] | None = None, any_discarded: bool = False,
+    clear_checkpoint: bool = False, limits: Limits = UNLIMITED, using: str | None = None,
 ) -> JobRow:  # fmt: skip
     """Revive one dead letter. Raises `NotFound` or `InvalidStateTransition`."""
-    return only(retry([job_id], override=override, clear_checkpoint=clear_checkpoint, limits=limits, using=using))
+    return only(
+        retry(
+            [job_id], override=override, any_discarded=any_discarded, clear_checkpoint=clear_checkpoint, limits=limits,
+            using=using,
+        )
+    )  # fmt: skip
 
 
 def not_revived(row: JobRow, any_discarded: bool = False) -> OJSError | None:

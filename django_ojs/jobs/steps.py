@@ -22,10 +22,11 @@ from django_ojs.faults import only_if_taken
 from django_ojs.messages import phrase
 from django_ojs.models import Approval, Job, JobCheckpoint, JobStep, Workflow
 from django_ojs.models.fields import RawJSON
+from django_ojs.models.job import JobRow
 from django_ojs.rules import replaylog
 from django_ojs.rules.approvals import ApprovalState
 from django_ojs.rules.names import is_storable
-from django_ojs.rules.steps import INSIDE, UNDOING, Step, StepExists, StepKind
+from django_ojs.rules.steps import CLEARED, INSIDE, UNDOING, Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
 from django_ojs.store import store_of
@@ -107,6 +108,12 @@ def of_clients(job_id: uuid.UUID, now: dt.datetime, *, using: str) -> list[Step]
 def delete(job_ids: Collection[uuid.UUID], *, using: str) -> int:
     """Delete the steps of jobs that the caller has locked: their handlers start over. Return how many there were."""
     return _delete(_own(job_ids, using), job_ids, using)
+
+
+def mark_deleted(row: JobRow, now: dt.datetime, *, using: str) -> None:
+    """Let the next run of an active job, whose steps were deleted, start over whatever this run still records."""
+    mark = Step(CLEARED, StepKind.ARGUMENTS, now, row["attempt"], ended_at=now)
+    JobStep.objects.using(using).bulk_create([JobStep(job_id=row["id"], **_values(mark))], ignore_conflicts=True)
 
 
 def _own(job_ids: Collection[uuid.UUID], using: str) -> QuerySet[JobStep]:

@@ -44,6 +44,7 @@ from django_ojs.jobs.selection import JobFilter, JobListFilter, names_in, shown_
 from django_ojs.messages import jobs
 from django_ojs.models import Job, Lease
 from django_ojs.models.job import JobRow
+from django_ojs.models.workflow import name_workflows
 from django_ojs.output import one_line
 from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import envelope, redaction
@@ -360,7 +361,9 @@ class Operator(ShellCommand):
     ) -> None:
         """The chosen jobs as a table with these columns, or as JSON."""
         if options["json"]:
-            self.write_json([redaction.job(envelope.render(row)) for row in self._rows(options, default)])
+            found = self._rows(options, default)
+            name_workflows(found, database(None))
+            self.write_json([redaction.job(envelope.render(row)) for row in found])
             return
         rows = self._rows(options, default, _CELLS)
         self.write_table(list(columns), [[cell(row) for cell in columns.values()] for row in rows], empty)

@@ -46,6 +46,9 @@ class Event(OJSModel):
     workflow_id = models.UUIDField(null=True)
     data = JSONTextField(default=None)
 
+    #: The id that its client gave the workflow, where `events.log` has looked for one.
+    own_id = ""
+
     class Meta:
         indexes = [
             models.Index(fields=["job_id"], name="ojs_event_job", condition=Q(job_id__isnull=False)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
+from collections.abc import Iterable, Sequence
 
 from django.db import models
 from django.db.models import Q
 
 from django_ojs.models.fields import JSONTextField, NameField, OJSModel
-from django_ojs.models.job import Job
+from django_ojs.models.job import Job, JobRow
 from django_ojs.rules import workflowgraph
 from django_ojs.rules.ids import new_id
 from django_ojs.rules.workflowgraph import Graph
@@ -95,6 +97,33 @@ class Workflow(OJSModel):
         """When its first member was claimed."""
         start: WorkflowStart | None = getattr(self, "start", None)
         return start.started_at if start else None
+
+
+#: What this process knows of workflows, which keep their ids: '' where the client gave none.
+_own_ids: dict[uuid.UUID, str] = {}
+_MOST_KNOWN = 50_000
+
+
+def own_ids(keys: Iterable[uuid.UUID], using: str) -> dict[uuid.UUID | None, str]:
+    """The ids that clients gave these workflows, where they are no UUIDs: by these they are known outside."""
+    found = {key: _own_ids.get(key) for key in keys}
+    if missing := [key for key, own in found.items() if own is None]:
+        rows = Workflow.objects.using(using).filter(pk__in=missing).order_by().values_list("pk", "own_id")
+        read = {key: str(own or "") for key, own in rows}
+        if len(_own_ids) > _MOST_KNOWN:
+            _own_ids.clear()
+        _own_ids.update(read)
+        found |= read
+    return {key: own for key, own in found.items() if own}
+
+
+def name_workflows(rows: Sequence[JobRow], using: str) -> None:
+    """Add to the rows of members that have no `lineage` one with the id by which clients know the workflow."""
+    members = [row for row in rows if row.get("workflow_id") is not None and "lineage" not in row]
+    if members:
+        own = own_ids((row["workflow_id"] for row in members), using)
+        for row in members:
+            row["lineage"] = {"workflow_id": own.get(row["workflow_id"], str(row["workflow_id"]))}
 
 
 class WorkflowStep(OJSModel):

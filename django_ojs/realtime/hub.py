@@ -192,7 +192,7 @@ class LogReader:
         self, events: Iterable[Event], filters: Sequence[Filter] | None, place: LogPosition,
         gap: dict[str, Any] | None = None,
     ) -> EventLogPage:  # fmt: skip
-        found = list(events)
+        found = log.named(list(events), self._using)
         last = order.place_of(found[-1]) if found else place
         salt = ids.salt_of(self._using)
         kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]

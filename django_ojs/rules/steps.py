@@ -13,6 +13,8 @@ MAX_STEP_NAME = 200
 INSIDE = " > "
 #: What the name of a step begins with that undoes something; then comes the name of the entry that says what.
 UNDOING = "$undo:"
+#: The name of a row that says that the steps before it were deleted while a run went on: the next run starts over.
+CLEARED = "$cleared"
 #: What a step of the kind `undo` waits for: the end of its job by a discard or a cancellation.
 JOB_FAILED = "$job.failed"
 #: The member of a job that undoes another one: the id of that.

@@ -151,13 +151,10 @@ def cancel(letters: list[str], cancelled: Iterable[int]) -> None:
 
 
 def causes(graph: Graph, letters: Sequence[str], scope: int = ROOT) -> list[int]:
-    """The jobs whose failure made this composite fail: of its callbacks, and of its members where no callback of it is
-    for their failure, or none has failed."""
+    """The jobs whose failure made this composite fail: of its callbacks, and of its members without a callback."""
     faulty = [child for child in graph.callbacks(scope) if letters[child] in FAULTS]
-    if not (faulty and _handles_failure(graph, scope)):
-        faulty += [child for child in graph.members(scope) if letters[child] in FAULTS]
     found: list[int] = []
-    for child in faulty:
+    for child in faulty + _unhandled(graph, scope, letters):
         found += [child] if graph.nodes[child].kind == "job" else causes(graph, letters, child)
     return found
 
@@ -241,15 +238,20 @@ def _composite_letter(graph: Graph, scope: int, letters: Sequence[str]) -> str:
     parts = graph.children[scope]
     if any(letters[child] in OPEN for child in parts):
         return RUNNING
-    bad = [graph.nodes[child].trigger for child in parts if letters[child] in BAD]
-    if any(bad):
-        return FAILED  # a callback failed
-    return FAILED if bad and not _handles_failure(graph, scope) else COMPLETED
+    failed = any(letters[child] in BAD for child in graph.callbacks(scope)) or _unhandled(graph, scope, letters)
+    return FAILED if failed else COMPLETED
 
 
-def _handles_failure(graph: Graph, scope: int) -> bool:
-    """Whether a composite has a callback that is for the failure of its members."""
-    return any(graph.nodes[child].trigger in (ON_COMPLETE, ON_FAILURE) for child in graph.children[scope])
+def _unhandled(graph: Graph, scope: int, letters: Sequence[str]) -> list[int]:
+    """The members that failed and of whose failure no callback was told that is for one: none of these needs them, or
+    what waited for them."""
+    handled: set[int] = set()
+    for child in reversed(graph.children[scope]):
+        node = graph.nodes[child]
+        told = node.trigger in (ON_COMPLETE, ON_FAILURE) and letters[child] not in (SKIPPED, NEVER)
+        if told or child in handled:
+            handled.update(node.needs)
+    return [child for child in graph.members(scope) if letters[child] in FAULTS and child not in handled]
 
 
 def _reset(graph: Graph, letters: list[str], position: int) -> None:

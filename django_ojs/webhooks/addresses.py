@@ -77,7 +77,11 @@ def parse_url(url: str) -> Target:
 
 def redirected(target: Target, location: str) -> Target:
     """Where a receiver sends us on to; every rule holds anew. Raises Malformed or Refused."""
-    return parse_url(urljoin(f"{target.scheme}://{target.authority}{target.path}", location).partition("#")[0])
+    try:
+        url = urljoin(f"{target.scheme}://{target.authority}{target.path}", location)
+    except ValueError as error:
+        raise Malformed(phrase("must be an absolute https URL")) from error
+    return parse_url(url.partition("#")[0])
 
 
 def _host(parts: SplitResult) -> str:

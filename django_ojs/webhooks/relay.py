@@ -6,7 +6,8 @@ ends a delivery does; so "is an earlier one of this subject open?" has one answe
 
 After a failover or a restore the place has gone back with the log, and what was sent of events that are lost cannot be
 taken back. The process that made deliveries of them notices it, and one that did not learns of it from the log, which
-counts such changes: receivers are sent a `system.gap`, and then what the log has now.
+counts such changes: receivers are sent a `system.gap`, and then what the log has now. So they are where retention has
+pruned events that the relay had not come to.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def relay(*, using: str | None = None) -> int | None:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
+    reached = None if place.event is None else _seen(place, using)
     if place.event is not None and not _has_more(place, using):
         return 0
     with atomic(using=using):
@@ -83,6 +85,8 @@ def relay(*, using: str | None = None) -> int | None:
             row.changes = row.log_changes  # nobody was told of what came before
         else:
             start = LogPosition(row.commit, row.event)
+            if row.pruned_to > start.id:
+                _tell_what_is_pruned(start, reached, using)
         found = list(order.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
         done = _store(found, _locked(found, using), using)
         last = order.place_of(found[done - 1]) if done else start
@@ -165,6 +169,15 @@ def _loss(row: Any, using: str) -> tuple[LogPosition, dict[str, Any] | None]:
     return kept, {"reason": "history_changed", "gap_start": format_instant(kept.time) if kept.time else None}
 
 
+def _tell_what_is_pruned(start: LogPosition, reached: LogPosition | None, using: str) -> None:
+    gap = log.gap_behind(start.id, reached.time if reached == start else None, using)
+    _send_gap(start, gap, using)
+    logger.warning(
+        "Events were pruned before they had gone to webhooks, at most %s: the relay was behind what the log retains."
+        " Receivers are told (system.gap).", gap["estimated_missed_count"],
+    )  # fmt: skip
+
+
 def _send_gap(behind: LogPosition, gap: dict[str, Any], using: str) -> None:
     envelope = log.notice(GAP, behind, using, **gap)
     now, body = clock.now(using), jsontext.dumps(envelope)
@@ -184,11 +197,12 @@ def relayed_up_to(using: str) -> LogPosition | None:
 
 
 def _rows(using: str) -> QuerySet[Any]:
-    """The relay's row, with what the log knows of changes of its history."""
+    """The relay's row, with what the log knows of changes of its history, and how far it has been pruned."""
     known = EventLog.objects.using(using).filter(pk=1)
     return WebhookRelay.objects.using(using).annotate(
-        log_changes=Coalesce(Subquery(known.values("changes")), 0), kept_to=Subquery(known.values("kept_to"))
-    )
+        log_changes=Coalesce(Subquery(known.values("changes")), 0), kept_to=Subquery(known.values("kept_to")),
+        pruned_to=Coalesce(Subquery(known.values("pruned_to")), 0),
+    )  # fmt: skip
 
 
 def _place(using: str) -> Any:
@@ -257,7 +271,7 @@ def _store(found: Sequence[Event], subscribers: Sequence[_Subscriber], using: st
         return done
     data = dict(Event.objects.using(using).filter(pk__in=[event.pk for event in wanted]).values_list("pk", "data"))
     pairs = []
-    for event in wanted:
+    for event in log.named(wanted, using):
         event.data = data.get(event.pk)
         pairs += [(event, subscriber) for subscriber in subscribers if _matches(subscriber, event)]
     _insert(pairs, using)

@@ -317,7 +317,7 @@ def _explain(flows: Sequence[LockedWorkflow], using: str) -> None:
             "failed_step_index": first.place,
             "failed_step_id": entries[0]["step_id"],
             "failed_step_type": entries[0]["type"],
-            "failed_job_ids": [str(entry["job_id"]) for entry in entries],
+            "failed_job_ids": [str(entry["job_id"]) for entry in entries if not entry["error"]],
             "errors": [error for entry in entries[:_SPELLED_OUT] if (error := error_of(entry))],
             "callback": first.trigger or None,
         }

@@ -146,9 +146,10 @@ def finished(flow: LockedWorkflow, now: dt.datetime) -> Record:
         return flow.record("workflow.completed", now, duration_ms=round((now - began).total_seconds() * 1000))
     error = flow.row.error
     reason = error["errors"][0] if error["errors"] else None
+    job_id = reason.get("job_id") if reason else error["failed_job_ids"][0]
     return flow.record(
         "workflow.failed", now, failed_step_id=error["failed_step_id"], failed_step_type=error["failed_step_type"],
-        error=_brief(reason), step=error["failed_step_index"], job_id=error["failed_job_ids"][0],
+        error=_brief(reason), step=error["failed_step_index"], **({"job_id": job_id} if job_id else {}),
     )  # fmt: skip
 
 

@@ -237,10 +237,11 @@ def _errors(graph: Any, flow: uuid.UUID, sources: list[int], heard: _Known) -> d
 
 
 def error_of(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """How a step failed, in short; None if it did not. `entry`: `job_id`, `job` (row or None), `error` of the step."""
+    """How a step failed, in short; None if it did not. `entry`: `job` (row or None), and the `error` of a step that was
+    refused, of which there is no job."""
     row, refused = entry.get("job"), entry.get("error")
     if refused:
-        return {"job_id": str(entry["job_id"]), "attempt": 0, **refused}
+        return {"attempt": 0, **refused}
     if row is None or row["state"] not in (State.DISCARDED, State.CANCELLED):
         return None
     history = jsontext.loads(row["errors"]) if row["errors"] else []

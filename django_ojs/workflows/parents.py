@@ -75,7 +75,7 @@ def _error(entry: dict[str, Any]) -> dict[str, Any]:
     if entry["job__state"] is not None:
         row = {"id": entry["job_id"], "state": entry["job__state"], "attempt": entry["job__attempt"],
                "errors": entry["errors_text"]}  # fmt: skip
-    found = error_of({"job_id": entry["job_id"], "job": row, "error": entry["error"]})
+    found = error_of({"job": row, "error": entry["error"]})
     if found is not None:
         return {name: found[name] for name in ("code", "type", "message")}
     message = "It was not enqueued." if row is None else "It had not ended when its workflow was cancelled."

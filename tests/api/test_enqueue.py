@@ -266,6 +266,14 @@ def test_cancel_and_retry(send: Any) -> None:
     assert dead.attempt == 0
 
 
+def test_retry_revives_what_was_kept_out_of_the_dead_letters(send: Any) -> None:
+    handle = send.options(retry={"max_attempts": 1, "on_exhaustion": "discard"}).enqueue("a", "b")
+    fetch(Fetch(["email"], worker_id="w"))
+    fail_one(Failure(handle.id, {"message": "broken"}))
+    assert not handle.refresh().row["dead_letter"]
+    assert handle.retry().state == "available"
+
+
 @pytest.mark.parametrize("odd", [5, b"late", ["late"], False])
 def test_a_reason_is_a_text(send: Any, odd: Any) -> None:
     handle, flow = send.enqueue("a", "b"), chain(send.s("a", "b")).enqueue()

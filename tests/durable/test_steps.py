@@ -39,6 +39,7 @@ from django_ojs.client import steps as steps_module
 from django_ojs.client import stepvalues
 from django_ojs.client.directives import StepBoundary, Suspended
 from django_ojs.errors import NotFound
+from django_ojs.jobs import checkpoints
 from django_ojs.jobs.retry import restart_from
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
@@ -86,6 +87,22 @@ def test_a_recorded_step_is_not_done_again(jobs: WorkerJobs, calls: list[Any]) -
     found = JobStep.objects.get(name="mail")
     assert (found.attempt, found.kind, found.tries, found.error) == (2, "call", 1, None)
     assert found.began_at <= found.ended_at  # type: ignore[operator]
+
+
+def test_a_record_that_is_deleted_during_a_run_is_begun_anew_by_the_next(jobs: WorkerJobs, calls: list[Any]) -> None:
+    @job("flow.cleared", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> None:
+        context.step("charge", calls.append, "charge")
+        if context.attempt == 1:
+            assert checkpoints.clear(handle.id, with_steps=True)
+        context.step("mail", calls.append, "mail")
+        if context.attempt == 1:
+            raise ValueError("the power goes")
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, calls) == ("completed", ["charge", "mail"] * 2)
+    assert names(handle.id) == ["charge", "mail"]
 
 
 def test_an_exception_is_not_recorded(jobs: WorkerJobs, calls: list[Any]) -> None:

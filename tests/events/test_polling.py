@@ -88,9 +88,9 @@ class TestPages:
         for asked in ("Order:17", str(flow.pk)):
             for query in ({}, {"page": 1}):
                 found = api.get("/events", {"workflow_id": asked, **query}).json()["events"]
-                assert [event["data"]["workflow_id"] for event in found] == [str(flow.pk)]
+                assert [event["data"]["workflow_id"] for event in found] == ["Order:17"]
             found = api.get("/history", {"workflow_id": asked}).json()["events"]
-            assert [event["data"]["workflow_id"] for event in found] == [str(flow.pk)]
+            assert [event["data"]["workflow_id"] for event in found] == ["Order:17"]
         for unknown in ("order:17", "a b", str(new_job_id())):  # as it is with the id of a job
             for path, query in (("/events", {}), ("/events", {"page": 1}), ("/history", {})):
                 assert api.get(path, {"workflow_id": unknown, **query}).json()["events"] == []

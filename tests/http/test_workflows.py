@@ -159,6 +159,13 @@ def test_the_jobs_of_a_workflow_are_a_list(api: Api) -> None:
         found = api.get("/jobs", {"workflow_id": workflow_id}).json()
         assert sorted(job["type"] for job in found["jobs"]) == sorted([A["type"], B["type"]])
         assert found["total"] == 2
+        assert {job["workflow_id"] for job in found["jobs"]} == {"order-17"}
+    one = f"/jobs/{found['jobs'][0]['id']}"
+    for path in (one, f"/admin{one}", f"{one}/lineage", "/admin/jobs?workflow_id=order-17"):
+        assert b'"workflow_id":"order-17"' in api.get(path).content
+    assert api.post(f"{one}/cancel").json()["workflow_id"] == "order-17"
+    member = api.post("/workers/fetch", {"queues": ["default"], "count": 2}).json()["jobs"][-1]
+    assert api.post(f"/jobs/{member['id']}/ack").json()["job"]["workflow_id"] == "order-17"
     assert api.get("/jobs", {"workflow_id": "order-18"}).json()["jobs"] == []
     refused = error_of(api.get("/jobs", {"workflow_id": "no id"}), 400, "invalid_request")
     assert refused["details"]["field"] == "workflow_id"

@@ -33,7 +33,7 @@ def outcome(tree: Any, done: dict[str, str], begun: set[str]) -> str:
             fired = [
                 outcome(("job", callbacks[key]), done, begun) for key in CALLBACKS if fires(key, callbacks, failed)
             ]
-            return verdict(ends, fired, callbacks)
+            return joined(fired if {"on_complete", "on_failure"} & callbacks.keys() else [*ends, *fired])
         case "graph", needs:
             return graph(needs, done, begun)
     raise AssertionError(tree)
@@ -54,21 +54,18 @@ def graph(needs: dict[str, list[str]], done: dict[str, str], begun: set[str]) ->
             ends[name] = SKIPPED
         else:
             ends[name] = OPEN if OPEN in before else outcome(("job", name), done, begun)
-    callbacks = {name: name for name in needs if name in CALLBACKS and needs[name]}
-    members = [ends[name] for name in needs if name not in callbacks and ends[name] != SKIPPED]
-    fired = [ends[name] for name in callbacks if ends[name] != SKIPPED]
-    return OPEN if OPEN in ends.values() else verdict(members, fired, callbacks)
+    if OPEN in ends.values():
+        return OPEN
+    callbacks = [name for name in needs if name in CALLBACKS and needs[name]]
+    handled = {name for name in callbacks if name != "on_success" and ends[name] != SKIPPED}
+    while more := {need for name in handled for need in needs[name]} - handled:
+        handled |= more
+    unhandled = [name for name in needs if name in callbacks or name not in handled]
+    return joined([ends[name] for name in unhandled if ends[name] not in (SKIPPED, NEVER)])
 
 
 def fires(key: str, callbacks: dict[str, str], failed: bool) -> bool:
     return key in callbacks and (key == "on_complete" or failed == (key == "on_failure"))
-
-
-def verdict(members: list[str], fired: list[str], callbacks: dict[str, str]) -> str:
-    if joined(fired) != "c":
-        return joined(fired)
-    handled = "on_complete" in callbacks or "on_failure" in callbacks
-    return "c" if handled else joined(members)
 
 
 def joined(ends: list[str]) -> str:

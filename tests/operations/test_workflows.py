@@ -334,6 +334,19 @@ class TestEveryWayToEnd:
         remove("doomed", "discard")
         assert self.failed(flow)["error"]["errors"][0]["type"] == "queue_deleted"
 
+    def test_a_step_of_a_graph_of_which_no_callback_is_told(self) -> None:
+        callback = {**job("c"), "id": "on_failure", "depends_on": ["a"]}
+        later = {**job("d"), "id": "d", "depends_on": ["on_failure"]}
+        flow = create(name="g", steps=[{**job("a"), "id": "a"}, {**job("b"), "id": "b"}, callback, later])
+        first, second = claim(2)
+        for row in (first, second):
+            fail_one(Failure(row["id"], {"message": "no", "retryable": False}))
+        complete()
+        third = discard()
+        found = shown(flow)
+        assert found["state"] == "failed"
+        assert found["error"]["failed_job_ids"] == [str(second["id"]), str(third["id"])]
+
     def test_cancelling_a_member(self) -> None:
         flow = chain("a", "b")
         cancel_one(Job.objects.get().pk)
@@ -360,6 +373,10 @@ class TestEveryWayToEnd:
         assert [step["state"] for step in found["steps"]] == ["completed", "failed", "cancelled"]
         assert found["error"]["errors"][0]["code"] == "x_middleware_rejected"
         assert found["error"]["failed_step_id"] == "step-1"
+        assert found["error"]["failed_job_ids"] == []
+        assert "job_id" not in found["error"]["errors"][0]
+        (event,) = log.read(workflow_id=flow.pk, types=["workflow.failed"]).events
+        assert "job_id" not in event["data"]
         operations.retry(flow.pk)
         complete()
         complete()

@@ -19,6 +19,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import Event, EventLog
 from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime.hub import Hub
+from django_ojs.workflows import workflow
 from tests.operations.test_event_order import OpenTransaction
 from tests.realtime.conftest import PATIENCE, do, enqueue, names, nothing_more, take
 from tests.waiting import eventually
@@ -36,6 +37,14 @@ async def test_live_begins_with_what_is_committed_after_the_call() -> None:
             await enqueue("a.two")
             assert names(await take(first, 2)) == ["a.one", "a.two"]
             assert names(await take(second, 1)) == ["a.two"]
+
+
+async def test_events_name_a_workflow_as_its_client_does() -> None:
+    async with Hub.current().subscribe(Filter(job_types=("a.b",))) as stream:
+        await do(workflow.create, {"id": "order-17", "type": "group", "jobs": [{"type": "a.b", "args": []}]})
+        (item,) = await take(stream, 1)
+    assert item.envelope is not None
+    assert item.envelope["data"]["workflow_id"] == "order-17"
 
 
 async def test_after_replays_and_goes_on_live_without_hole_or_repetition() -> None:

@@ -119,7 +119,9 @@ def test_every_redirect_is_checked_anew(receiver: Receiver) -> None:
     assert "may not reach" in reply.error
 
 
-@pytest.mark.parametrize("location", ["https://db.internal/", "file:///etc/passwd", "https://a b/", "//127.1/", "\\x"])
+@pytest.mark.parametrize(
+    "location", ["https://db.internal/", "file:///etc/passwd", "https://a b/", "//127.1/", "\\x", "https://[::1"]
+)
 def test_a_redirect_to_anything_forbidden_ends_it(receiver: Receiver, location: str) -> None:
     receiver.plan((307, {"Location": location}, b""))
     assert send(receiver.url()).verdict is DeliveryOutcome.DEAD

@@ -10,6 +10,7 @@ from django.db import connection
 from django_ojs import clock
 from django_ojs.events import log
 from django_ojs.models import Event, EventLog, WebhookDelivery, WebhookRelay, WebhookSubscription
+from django_ojs.retention import prune
 from django_ojs.rules.durations import format_instant
 from django_ojs.webhooks import deliveries as webhookdeliveries
 from django_ojs.webhooks import relay as relaying
@@ -68,6 +69,30 @@ def test_they_go_on_with_what_comes_then(
     }  # fmt: skip
     assert [event["data"]["job_type"] for event in log.read(after=gap["id"]).events] == [*new, "a.later"]
     assert len({got.headers["X-OJS-Delivery-ID"] for got in receiver.got}) == len(receiver.got)
+
+
+def test_receivers_are_told_what_was_pruned_before_it_was_sent(
+    receiver: Receiver, sender: Sender, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscribe(receiver.url())
+    written("a.first")
+    deliver(sender)
+    seen = Event.objects.latest("pk")
+    written("a.missed")
+    clock.advance(seconds=8 * 86_400)
+    written("a.later")
+    prune()
+    deliver(sender)
+    written("a.last")
+    deliver(sender)
+    assert sorted(heard(receiver)) == ["a.first", "a.last", "a.later"]
+    (line,), (gap,) = told(caplog), gaps(receiver)
+    assert "at most 1" in line
+    assert gap["data"] == {
+        "reason": "pruned", "gap_start": format_instant(seen.time),
+        "gap_end": format_instant(Event.objects.get(job_type="a.later").time), "estimated_missed_count": 1,
+        "timestamp": gap["time"],
+    }  # fmt: skip
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from django_ojs.statistics import webhookcounts
 from django_ojs.webhooks import deliveries as webhookdeliveries
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.transport import LONGEST_WAIT
+from django_ojs.workflows import workflow
 from tests.webhooks.conftest import SECRET, USING, Sender, deliver, deliveries, fresh, is_uuid7, relayed, subscribe
 from tests.webhooks.receiver import Handler, Receiver
 
@@ -258,6 +259,13 @@ def test_a_subscription_gets_only_what_it_asks_for(receiver: Receiver, sender: S
         ("/type", "job.enqueued", "x.y"),
         ("/types", "job.started", "mailer.send"),
     ]
+
+
+def test_events_name_a_workflow_as_its_client_does(receiver: Receiver, sender: Sender) -> None:
+    subscribe(receiver.url())
+    workflow.create({"id": "order-17", "type": "group", "jobs": [{"type": "a.b", "args": []}]})
+    deliver(sender)
+    assert [got.event["data"]["workflow_id"] for got in receiver.got] == ["order-17"]
 
 
 def test_a_change_of_state_goes_to_who_names_it_as_an_event_of_its_own(receiver: Receiver, sender: Sender) -> None:
