@@ -171,7 +171,8 @@ class Handle(OtherWords):
         if connections[outbox.place() or database(None)].in_atomic_block:
             raise TransactionManagementError(
                 f"wait() for {kind} {name} inside an open transaction would never end: workers see the job, and this "
-                "transaction sees their work, only after its commit. Call wait() after the atomic block."
+                "transaction sees their work, only after its commit. Call wait() after the atomic block. In a TestCase "
+                "let inline() or drain() of django_ojs.testing run the job first."
             )
 
 

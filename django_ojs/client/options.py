@@ -447,6 +447,8 @@ def _fix(value: Any) -> str:
             return fix
     if dataclasses.is_dataclass(value):
         return "pass dataclasses.asdict(...)"
+    if hasattr(type(value), "model_dump"):  # of pydantic
+        return 'pass .model_dump(mode="json")'
     return "pass strings, numbers, booleans, None, lists and dicts"
 
 

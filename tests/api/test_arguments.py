@@ -57,6 +57,7 @@ def test_json_values_are_accepted(value: Any) -> None:
         ({1, 2}, "sorted(...)"),
         (b"bytes", "base64"),
         (Plain.ONE, ".value"),
+        (type("Form", (), {"model_dump": dict})(), '.model_dump(mode="json")'),
         (object(), "strings, numbers"),
         (float("nan"), "pass None"),
         (float("inf"), "pass None"),
