@@ -353,6 +353,12 @@ class JobHandle(Handle):
     def _what(self) -> tuple[str, str, str]:
         return "job", str(self.id), f"({self.type}) is still {self.state}"
 
+    def _late(self, timeout: float | None) -> TimeoutError:
+        error = super()._late(timeout)
+        if self.state is State.AVAILABLE:
+            error.add_note("No worker has taken it: manage.py ojs_status says whether one runs and serves its queue.")
+        return error
+
     def _failure(self) -> JobFailed | None:
         match self.state:
             case State.CANCELLED:

@@ -209,7 +209,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             errors={"handle": {
                 ".wait(timeout).result, or .wait(timeout).jobs of a workflow": "get collect",
                 ".wait(timeout).result": "get_result", ".refresh().result": "return_value",
-                ".result, or .error": "info",
+                ".result, .error, or .envelope for the progress": "info",
             }},
         ),
         _row(
