@@ -48,13 +48,13 @@ from django_ojs import grpc, tenants, webhooks
 from django_ojs.client.sync import NotSynchronised, declarations, out_of_date
 from django_ojs.conf import FIELDS, Settings, ojs_settings
 from django_ojs.database import POOL_OPTIONS, SQLITE_OPTIONS, database
-from django_ojs.errors import InvalidRequest
+from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.middleware import Chain
 from django_ojs.models import CronSchedule, Job, OutboxEntry
 from django_ojs.registry import registry
 from django_ojs.rules import alertrules, approvals, redaction, replayrules, suggest
 from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
-from django_ojs.spellings import not_spellings
+from django_ojs.spellings import not_spellings, read_retry
 
 _CheckResult = list[CheckMessage]
 
@@ -447,11 +447,21 @@ def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _C
     return list(check(alias, connection)) if check else []
 
 
+def _read_retention(value: Mapping[str, float | None]) -> None:
+    for state, age in value.items():
+        if state not in (known := Settings().RETENTION):
+            raise InvalidRequest(f"There is no {state!r}: there are {', '.join(known)}.")
+        if age is not None and age < 0:
+            raise InvalidRequest(f"{state} is {age!r}, and must not be negative. None keeps jobs for ever.")
+
+
 #: Settings with a form of their own: what reads them, and the page that describes them.
 _READ: dict[str, tuple[Callable[[Any], object], str]] = {
     "REPLAY_RULES": (replayrules.parse_all, "docs/dead-letters.md"),
     "ALERTS": (alertrules.parse, "docs/how-to/alerts.md"),
     "APPROVAL_MAIL": (approvals.parse_mail, "docs/durable.md"),
+    "RETRY": (read_retry, "docs/options.md"),
+    "RETENTION": (_read_retention, "docs/retention.md"),
 }
 
 
@@ -467,16 +477,16 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     elif key == "REDACT":
         for problem in redaction.problems(value):
             yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="django_ojs.E002")
+    elif key == "RETRY" and (found := [*not_spellings(unknown_in_policy("retry", value, "OJS['RETRY']"))]):
+        for unknown in found:
+            hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."
+            yield Error(f"{unknown.path} {unknown.sentence()}", hint=hint, id="django_ojs.E002")
     elif key in _READ:
         read, page = _READ[key]
         try:
             read(value)
-        except InvalidRequest as error:
+        except OJSError as error:
             yield Error(f"OJS[{key!r}] is wrong. {error}", hint=f"See {page}.", id="django_ojs.E002")
-    elif key == "RETRY":
-        for unknown in not_spellings(unknown_in_policy("retry", value, "OJS['RETRY']")):
-            hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."
-            yield Error(f"{unknown.path} {unknown.sentence()}", hint=hint, id="django_ojs.E002")
     elif isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         yield Error(f"OJS[{key!r}] is {value!r}.", hint="It must not be negative.", id="django_ojs.E002")
 

@@ -552,7 +552,8 @@ def push_prepared(jobs: Sequence[PreparedJob]) -> list[JobHandle]:
     try:
         pushed = _stored(documents)
     except OJSError as error:
-        error.add_note(error.hint)  # a traceback shows it, as the other bindings do in their answers
+        if error.hint != error.message:
+            error.add_note(error.hint)  # a traceback shows it, as the other bindings do in their answers
         raise
     return [JobHandle(done.row, done.status) for done in pushed]
 

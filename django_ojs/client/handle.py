@@ -171,7 +171,8 @@ class Handle(OtherWords):
         if connections[outbox.place() or database(None)].in_atomic_block:
             raise TransactionManagementError(
                 f"wait() for {kind} {name} inside an open transaction would never end: workers see the job, and this "
-                "transaction sees their work, only after its commit. Call wait() after the atomic block."
+                "transaction sees their work, only after its commit. Call wait() after the atomic block. In a TestCase "
+                "let inline() or drain() of django_ojs.testing run the job first."
             )
 
 
@@ -351,6 +352,12 @@ class JobHandle(Handle):
 
     def _what(self) -> tuple[str, str, str]:
         return "job", str(self.id), f"({self.type}) is still {self.state}"
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        error = super()._late(timeout)
+        if self.state is State.AVAILABLE:
+            error.add_note("No worker has taken it: manage.py ojs_status says whether one runs and serves its queue.")
+        return error
 
     def _failure(self) -> JobFailed | None:
         match self.state:

@@ -55,7 +55,8 @@ class UniqueOptions(TypedDict, total=False):
     """What `unique` may have (jobs 2.1): which jobs count as the same, and what happens to the second one."""
 
     keys: Sequence[Literal["type", "queue", "args", "meta", "version"]]  #: what the server compares
-    args_keys: Sequence[str]  #: the arguments that count; without it all do
+    #: The arguments that count: `"0"` is the first, a name a field of an object among them; without it all count.
+    args_keys: Sequence[str]
     meta_keys: Sequence[str]  #: the members of `meta` that count, where `keys` has `"meta"`
     period: Duration  #: how long a job counts after its creation; without it as long as its state is one of `states`
     states: Sequence[StateName]  #: the states in which a job counts; without it those of jobs that have not ended
@@ -447,6 +448,8 @@ def _fix(value: Any) -> str:
             return fix
     if dataclasses.is_dataclass(value):
         return "pass dataclasses.asdict(...)"
+    if hasattr(type(value), "model_dump"):  # of pydantic
+        return 'pass .model_dump(mode="json")'
     return "pass strings, numbers, booleans, None, lists and dicts"
 
 

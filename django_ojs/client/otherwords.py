@@ -204,11 +204,12 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     ),
     "Handles": (
         _row(
-            "`handle.wait(5)`, `.result`", celery="`get`, `collect`, `info`", rq="`return_value`, `latest_result`",
+            "`handle.wait(5).result`", celery="`get`, `collect`, `info`", rq="`return_value`, `latest_result`",
             huey="`result(blocking=True)`, `get`", dramatiq="`get_result`", q2="`result(wait=)`",
             errors={"handle": {
-                ".wait(timeout)": "get", ".wait(timeout).result": "get_result", ".refresh().result": "return_value",
-                ".result, or .error": "info", ".wait(timeout), and .jobs of a workflow": "collect",
+                ".wait(timeout).result, or .wait(timeout).jobs of a workflow": "get collect",
+                ".wait(timeout).result": "get_result", ".refresh().result": "return_value",
+                ".result, .error, or .envelope for the progress": "info",
             }},
         ),
         _row(

@@ -15,7 +15,7 @@ from `context.parent_results`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from asgiref.sync import sync_to_async
@@ -317,5 +317,6 @@ def _documents(parts: Sequence[WorkflowPart], where: str) -> list[dict[str, Any]
 
 def _document(part: WorkflowPart) -> dict[str, Any]:
     if not isinstance(part, PreparedJob | PreparedWorkflow):
-        raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {shown(part)}.")
+        unpack = " Unpack it: group(*jobs)." if isinstance(part, list | tuple | Iterator) else ""
+        raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {shown(part)}.{unpack}")
     return part.member() if isinstance(part, PreparedJob) else part.document()

@@ -213,7 +213,7 @@ class Job(OJSModel):
         if self._state.adding:
             _refuse_birth(self)
         elif "state" in self.__dict__ and self.state != self._loaded_state:
-            raise InvalidStateTransition.of(str(self.id), self._loaded_state, "save", self.state)
+            raise _around("save()", str(self.id), self._loaded_state, self.state)
         super().save(**kwargs)
         self._loaded_state = self.__dict__.get("state")
 
@@ -264,7 +264,13 @@ BLANK: Mapping[str, Any] = {
 
 def _refuse(names: Iterable[str], how: str) -> None:
     if GUARDED & set(names):
-        raise InvalidStateTransition.of("*", None, how, "a state of your choice")
+        raise _around(how, "*", None, "a state of your choice")
+
+
+def _around(how: str, job_id: str, current: str | None, target: str) -> InvalidStateTransition:
+    details = {"job_id": job_id, "current_state": current, "attempted": how, "attempted_state": target}
+    said = f"{how} cannot change the state of a job: only its verbs do, such as get_job(id).cancel() and .retry()."
+    return InvalidStateTransition(said, details=details)
 
 
 def _refuse_birth(job: Job) -> None:

@@ -138,7 +138,9 @@ def check_waiting(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     here = set(registry.types())
     return [
         Caution(
-            f"{jobs_wait(count, f' of the type {name!r}')}, and no worker runs them.", hint=hint, id="django_ojs.W202"
+            f"{jobs_wait(count, f' of the type {name!r}')}, and no worker runs this type.",
+            hint=hint,
+            id="django_ojs.W202",
         )
         for name, count in unserved_types(alias).items()
         if name not in here

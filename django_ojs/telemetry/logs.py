@@ -5,9 +5,10 @@ queues and workflows do, at the levels of the specification. They are made of th
 the transaction is committed: a log never shows what was rolled back. Where no handler takes a level, nothing is
 formatted, parsed or copied; that is asked once for a batch. Arguments, results and `meta` are never in a line.
 
-`JSONFormatter` is for a site's `LOGGING`, which loads it before there are models:
+`JSONFormatter` and `JobFields` are for a site's `LOGGING`, which loads them before there are models:
 
 "formatters": {"json": {"()": "django_ojs.telemetry.logs.JSONFormatter"}},
+"filters": {"job": {"()": "django_ojs.telemetry.logs.JobFields"}},
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from django.db import transaction
 
 from django_ojs import jsontext
+from django_ojs.client.running import running
 from django_ojs.events.catalogue import Record
 from django_ojs.guard import get_logger
 from django_ojs.rules import errorobjects, redaction
@@ -158,6 +160,17 @@ _KNOWN = frozenset(logging.makeLogRecord({}).__dict__) | {
     *_OJS, "message", "asctime", "taskName", "event_component", "category", "error", "trace_id", "span_id",
 }  # fmt: skip
 _COMPONENTS = {"workers": "worker", "api": "server", "scheduler": "server", "cron": "server"}
+
+
+class JobFields(logging.Filter):
+    """Says on each record that is made while a handler runs what `context.log` says: `job_id`, `job_type`, `queue` and
+    `attempt`. On others they are empty, so a format may name them. What a record says itself stays."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        run = running.get()
+        fields = dict.fromkeys(_OJS[:4], "") if run is None else run.log.extra or {}
+        record.__dict__.update({**fields, **record.__dict__})
+        return True
 
 
 class JSONFormatter(logging.Formatter):

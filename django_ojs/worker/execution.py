@@ -721,7 +721,13 @@ def _handled(run: JobRun) -> Any:
         args, kwargs = typed.decode(args, kwargs)
     if run.definition.takes_context:
         args.insert(0, run.context)
-    return run.definition.handler(*args, **kwargs)
+    try:
+        return run.definition.handler(*args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it was not entered
+            taken = f"{run.definition.type}{inspect.signature(run.definition.handler)}"
+            error.add_note(f"The job was enqueued by other code, such as an earlier release: its handler is {taken}.")
+        raise
 
 
 async def _called_with_instances(run: JobRun, args: list[Any], kwargs: dict[str, Any]) -> Any:

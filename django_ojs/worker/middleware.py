@@ -94,6 +94,7 @@ def _logged(context: JobContext) -> Iterator[None]:
     started, status, error = time.perf_counter(), "completed", ""
     try:
         yield
+        status = "interrupted" if context.saw_cancel else status  # it has not done its work
     except BaseException as exc:
         status, error = may_fail("Reading an exception", _status_of, exc) or ("failed", type(exc).__name__)
         raise

@@ -19,8 +19,10 @@ from django.utils.translation import gettext_lazy
 
 from django_ojs import JobContext, job, jsontext
 from django_ojs.client.options import check_json
+from django_ojs.jobs.push import push
 from django_ojs.jsontext import ExactNumber, JSONTextError
 from django_ojs.registry import Registry
+from django_ojs.testing import worker
 
 
 class Color(models.TextChoices):
@@ -57,6 +59,7 @@ def test_json_values_are_accepted(value: Any) -> None:
         ({1, 2}, "sorted(...)"),
         (b"bytes", "base64"),
         (Plain.ONE, ".value"),
+        (type("Form", (), {"model_dump": dict})(), '.model_dump(mode="json")'),
         (object(), "strings, numbers"),
         (float("nan"), "pass None"),
         (float("inf"), "pass None"),
@@ -116,3 +119,16 @@ def test_a_call_is_refused_where_the_handler_would_refuse_it(handlers: Registry)
             arguments = list(range(count))
             asked = refuses(definition.s, *arguments, **names)
             assert asked == refuses(handler, *hidden, *arguments, **names), (handler, count, names)
+
+
+@pytest.mark.django_db
+def test_a_job_of_an_earlier_release_is_told_what_its_handler_takes(handlers: Registry) -> None:
+    @job("email.send")
+    def send(to: str, *, subject: str) -> None:
+        len(5)  # type: ignore[arg-type]
+
+    with worker() as jobs:
+        push([{"type": "email.send", "args": ["a", {"$kwargs": {name: "b"}}]} for name in ("title", "subject")])
+        old, own = jobs.drain().exceptions
+    assert old.__notes__[0].endswith("its handler is email.send(to: 'str', *, subject: 'str') -> 'None'.")
+    assert not hasattr(own, "__notes__")

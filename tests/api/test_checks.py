@@ -74,6 +74,25 @@ def test_e002_a_member_that_no_retry_policy_has(settings: Any) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        (
+            {"RETENTION": {"complete": 5}},
+            "There is no 'complete': there are completed, cancelled, discarded, dead_letter.",
+        ),
+        ({"RETENTION": {"completed": -1}}, "completed is -1, and must not be negative. None keeps jobs for ever."),
+        ({"RETRY": {"max_attempts": "5"}}, "retry.max_attempts: must be an integer"),
+        ({"RETRY": {"initial_interval": 2}}, "retry.initial_interval: must be a duration"),
+    ],
+)
+def test_e002_a_member_that_nothing_can_go_by(settings: Any, value: dict[str, Any], said: str) -> None:
+    settings.OJS = value
+    (problem,) = checks.check_settings()
+    assert problem.id == "django_ojs.E002"
+    assert said in problem.msg
+
+
 def test_e002_settings_that_are_no_dict(settings: Any) -> None:
     settings.OJS = ["DIALECT"]
     assert ids(checks.check_settings()) == ["django_ojs.E002"]

@@ -51,6 +51,7 @@ def test_python_says_to_migrate(handlers: Registry) -> None:
             call()
         assert (str(caught.value), caught.value.hint) == (SENTENCE, SENTENCE)
         assert caught.value.__cause__ is not None
+        assert not hasattr(caught.value, "__notes__"), "the sentence stands there once"
 
 
 @pytest.mark.usefixtures("unmigrated")

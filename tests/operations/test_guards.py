@@ -29,7 +29,7 @@ def test_save_refuses_a_changed_state_and_takes_other_fields(job: Job) -> None:
     job.priority = 4
     job.save()
     job.state = State.COMPLETED
-    with pytest.raises(InvalidStateTransition):
+    with pytest.raises(InvalidStateTransition, match=r"^save\(\) cannot change the state of a job: "):
         job.save()
     with pytest.raises(InvalidStateTransition):
         job.save(update_fields=["state"])
@@ -38,7 +38,7 @@ def test_save_refuses_a_changed_state_and_takes_other_fields(job: Job) -> None:
 
 
 def test_update_and_bulk_update_refuse_the_state(job: Job) -> None:
-    with pytest.raises(InvalidStateTransition):
+    with pytest.raises(InvalidStateTransition, match=r"^update\(\) cannot change the state"):
         Job.objects.update(state=State.ACTIVE)
     with pytest.raises(InvalidStateTransition):
         Job.objects.bulk_update([job], ["priority", "state"])

@@ -24,6 +24,7 @@ from django_ojs.registry import Registry, registry
 from django_ojs.retention import prune
 from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskResult, TaskFailed
 from django_ojs.tasks.results import task_error
+from django_ojs.tasks.task import policy
 from tests.conftest import FrozenClock
 from tests.tasks.api import (
     LOGGER,
@@ -461,6 +462,13 @@ def test_max_attempts_and_backoff_of_one_call(frozen_clock: FrozenClock, drain: 
 def test_retries_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask):
         tasks.add.using(**options)
+
+
+def test_a_fault_of_the_options_is_told_of_the_setting_and_not_of_the_task() -> None:
+    with pytest.raises(InvalidTask, match=r"^TASKS\['default'\]: backoff='soon' must be a duration"):
+        policy(tasks.add, {"backoff": "soon"})
+    with pytest.raises(InvalidTask, match=r"\.add: backoff='soon' must be a duration"):
+        tasks.add.using(max_attempts=2, backoff="soon")
 
 
 def test_a_directive_of_ours_works_in_a_task(drain: Drain) -> None:

@@ -261,7 +261,7 @@ def test_w202_jobs_that_nobody_runs(handlers: Registry) -> None:
         enqueue("shop.tasks.renamed")
     problems = discovery.check_waiting(databases=["default"])
     assert [(problem.id, problem.msg) for problem in problems] == [
-        ("django_ojs.W202", "2 jobs of the type 'shop.tasks.renamed' wait, and no worker runs them.")
+        ("django_ojs.W202", "2 jobs of the type 'shop.tasks.renamed' wait, and no worker runs this type.")
     ]
     assert discovery.check_waiting(databases=[]) == []
     Job.objects.filter(type="shop.tasks.renamed").delete()

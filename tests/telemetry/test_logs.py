@@ -13,8 +13,8 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from opentelemetry.sdk.trace import TracerProvider
 
-from django_ojs import alerts
-from django_ojs.client.context import CONTEXT_COLUMNS
+from django_ojs import alerts, job
+from django_ojs.client.context import CONTEXT_COLUMNS, JobContext
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import DESCRIBED, STATE_CHANGED
 from django_ojs.jobs.cancel import cancel
@@ -23,8 +23,10 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import apply_due
 from django_ojs.queues.configuration import pause
+from django_ojs.registry import registry
 from django_ojs.telemetry import logs
-from django_ojs.telemetry.logs import JSONFormatter
+from django_ojs.telemetry.logs import JobFields, JSONFormatter
+from django_ojs.testing import inline
 from django_ojs.worker.middleware import show_logs
 from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
@@ -265,6 +267,24 @@ def test_a_line_within_a_span_names_it() -> None:
         found = formatted()["trace"]
     context = span.get_span_context()
     assert found == {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+def test_what_a_handlers_code_logs_names_its_job() -> None:
+    records, site = [logging.makeLogRecord({"queue": "own"}) for _ in range(3)], JobFields()
+    with registry.isolated(), inline():
+
+        @job("a.b", queue="slow")
+        def plain() -> None:
+            site.filter(records[0])
+
+        @job("a.c")
+        async def waits(context: JobContext) -> None:
+            site.filter(records[1])
+
+        ids = [str(handler.enqueue().id) for handler in (plain, waits)]
+    site.filter(records[2])
+    said = [(record.job_id, record.job_type, record.attempt, record.queue) for record in records]
+    assert said == [(ids[0], "a.b", 1, "own"), (ids[1], "a.c", 1, "own"), ("", "", "", "own")]
 
 
 def test_a_line_is_one_line_whatever_is_in_it() -> None:
