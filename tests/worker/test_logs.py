@@ -99,7 +99,11 @@ def test_an_exception_comes_out_of_the_log_line(drain: Any, monkeypatch: pytest.
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_stopped_because_it_was_told_to_has_not_completed(drain: Any, caplog: Any) -> None:
+def test_a_run_that_stopped_because_it_was_told_to_has_not_completed(
+    drain: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "line_limit", None)
+
     @job("test.stops")
     def stops(context: JobContext) -> None:
         context.cancel()  # the worker does, when the job is cancelled
