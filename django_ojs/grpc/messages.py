@@ -372,6 +372,8 @@ def laid_over(defaults: Document, own: Document) -> Document:
         merged["meta"] = theirs | mine
     if isinstance(mine, dict) and "trace_id" in mine and "trace_id" not in own:
         merged.pop("trace_id", None)
+    if "max_attempts" in own and "retry" not in own and isinstance(policy := merged.get("retry"), dict):
+        merged["retry"] = {name: value for name, value in policy.items() if name != "max_attempts"}
     return merged
 
 

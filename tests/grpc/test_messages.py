@@ -342,6 +342,17 @@ def test_a_timeout_of_an_entry_beats_that_of_its_batch_in_either_unit(name: str)
         assert to_document(wire(request))["jobs"][0]["options"] == {"queue": "q", own: 7}
 
 
+def test_the_attempts_of_an_entry_beat_those_of_the_policy_of_its_batch() -> None:
+    """A policy beats the number beside it in one job."""
+    request = MESSAGES["EnqueueBatchRequest"](
+        jobs=[{"type": "a.b", "options": {"max_attempts": 9}}, {"type": "a.b", "options": {"retry": {"jitter": True}}}],
+        default_options={"retry": {"max_attempts": 3, "jitter": False}},
+    )
+    first, second = (job["options"] for job in to_document(wire(request))["jobs"])
+    assert first == {"max_attempts": 9, "retry": {"jitter": False}}
+    assert second == {"retry": {"jitter": True}}
+
+
 @pytest.mark.parametrize("value", [None, 5, "done", [1, 2], {}, {"a": 1}, {"__ojs_json": "5"}, 2**70, "\ud800", False])
 def test_a_result_of_any_kind(value: Any) -> None:
     message = wire(to_message("AckRequest", {"job_id": JOB_ID, "result": value}))
