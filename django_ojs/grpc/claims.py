@@ -347,7 +347,7 @@ class JobStreams:
                     self._returned |= attempts
                     continue
                 for row in rows:
-                    job_id, lease = row["id"], min(row["lease_ms"], row["heartbeat_ms"] or row["lease_ms"]) / 1000
+                    job_id, lease = row["id"], row["lease_ms"] / 1000
                     if (before := self._held.get(job_id)) is not None:  # lost, and claimed again
                         self._forget(before)
                         before.stream.unsent.pop(job_id, None)
@@ -686,8 +686,8 @@ class _Asker(Service):
             while not self.stopping.is_set():
                 began = time.monotonic()
                 try:
-                    persist(self.keep, self._using, self.stopping)
                     asked = persist(self.ask, self._using, self.stopping) or self._streams.holds
+                    persist(self.keep, self._using, self.stopping)
                 except BaseException:  # noqa: BLE001 - told and tried again; away, where the server stops
                     asked = True
                     if not self.stopping.is_set():

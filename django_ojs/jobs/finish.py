@@ -487,13 +487,13 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     kind = error.get("timeout_kind")
     if kind == "total" and row["deadline_at"] is not None and row["deadline_at"] <= now:
         return transitions.give_up(row, now, "workers")
-    elapsed = now - row["started_at"]
+    elapsed = max(now - row["started_at"], dt.timedelta())
     error |= errorobjects.stamp(row["attempt"], now)
     if (pause := _own_pause(row, failure)) is not None:
         records = _back_off(row, {**error, "retryable": True}, pause, now, "workers")
     else:
         records = apply_retry_policy(row, error, now, "workers")
-    if kind == "execution":
+    if kind == "execution" and row["timeout_ms"]:
         facts = errorobjects.overrun(kind, dt.timedelta(milliseconds=row["timeout_ms"]), elapsed)
         records.append(catalogue.of_job("job.timeout", row, now, "workers", worker_id=row["worker_id"], **facts))
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself

@@ -115,7 +115,8 @@ class Heartbeat(Service):
     def _interval(self) -> float:
         """Seconds until the next heartbeat: three come in the time of each reservation that they renew."""
         runs = present_runs(self._pool.active()).values()
-        return min([ojs_settings.HEARTBEAT_INTERVAL, *(run.renewable / 3 for run in runs)])
+        held = (run for run in runs if run.interruption not in (Interruption.LOST, Interruption.CANCELLED))
+        return min([ojs_settings.HEARTBEAT_INTERVAL, *(run.renewable / 3 for run in held)])
 
     def beat_once(self) -> BeatAnswer | None:
         """One heartbeat, repeated while the database is away; None if the worker stops meanwhile."""

@@ -19,7 +19,7 @@ from django_ojs.lifecycle.reservations import moved_forward, renew, save_renewed
 from django_ojs.lifecycle.transitions import in_turns
 from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
-from django_ojs.rules.rows import holds
+from django_ojs.rules.rows import held_until, holds
 from django_ojs.states import State
 from django_ojs.statistics import workerminutes
 from django_ojs.store import store_of
@@ -186,18 +186,27 @@ def extend(
 @retried
 def extend_silent(claims: Mapping[uuid.UUID, tuple[str, int]], *, using: str) -> None:
     """Renew the reservations of these jobs, each given with its worker and attempt, for workers that have never sent a
-    heartbeat. Jobs that others have by now, and those that another transaction has locked, are left alone."""
+    heartbeat: none becomes shorter, and a job with a heartbeat timeout needs heartbeats that name it. Jobs that others
+    have by now, and those that another transaction has locked, are left alone."""
+    workers = {worker_id for worker_id, _ in claims.values()}
+    known = Worker.objects.using(using).filter(pk__in=workers, last_heartbeat_at__isnull=False)
+    silent = workers - set(known.values_list("pk", flat=True))
+    if not silent:
+        return
+    attempts = {job_id: attempt for job_id, (_, attempt) in claims.items()}
+    beats = {worker_id: Beat(worker_id, attempts=attempts) for worker_id in silent}
+    for job_id, (worker_id, _) in claims.items():
+        if worker_id in beats:
+            beats[worker_id].active.append(job_id)
     with atomic(using=using):
         now = clock.now(using)
-        attempts = {job_id: attempt for job_id, (_, attempt) in claims.items()}
-        beats: dict[str, Beat] = {}
-        for job_id, (worker_id, _) in claims.items():
-            beats.setdefault(worker_id, Beat(worker_id, attempts=attempts)).active.append(job_id)
-        heard = Worker.objects.using(using).filter(pk__in=list(beats), last_heartbeat_at__isnull=False)
-        for worker_id in heard.values_list("pk", flat=True):
-            del beats[worker_id]
         held = _held(list(beats.values()), using, skip_locked=True)
-        rows = [row for found in held.values() for row in found.values()]
+        rows = [
+            row
+            for found in held.values()
+            for row in found.values()
+            if row["heartbeat_ms"] is None and row["visible_until"] < held_until(row, row["lease_ms"], now)
+        ]
         log.append([catalogue.heartbeat(row, now, row["worker_id"]) for row in renew(rows, None, now, using)], using)
 
 

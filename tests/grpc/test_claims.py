@@ -25,7 +25,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.queues.configuration import pause, resume
-from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.heartbeat import Beat, beat, extend
 from django_ojs.workerregistry.registration import direct
 from tests.gathering import holding
 from tests.waiting import eventually
@@ -187,25 +187,51 @@ DOORS: dict[str, Callable[[JobRow], Any]] = {
 }
 
 
-@pytest.mark.parametrize("beats", [False, True])
-def test_a_stream_keeps_the_reservations_of_a_worker_that_never_beats(
-    beats: bool, streams: JobStreams, connect: Connect
+def _keep(streams: JobStreams) -> None:
+    for held in list(streams._held.values()):
+        held.renew_at = 0.0
+    streams._asker.keep()
+    assert all(held.renew_at > 0 for held in streams._held.values())
+
+
+def test_a_stream_keeps_the_reservations_of_a_worker_that_never_beats(streams: JobStreams, connect: Connect) -> None:
+    (job_id,) = enqueue()
+    client = connect()
+    client.next()
+    ends = Job.objects.filter(pk=job_id).values_list("visible_until", flat=True)
+    begun = ends.get()
+    _keep(streams)
+    eventually(lambda: ends.get() > begun, "the reservation is renewed, here or by the thread of the streams")
+    assert Event.objects.filter(type="job.heartbeat").exists()
+
+
+def _beats(job_id: uuid.UUID) -> None:
+    beat(Beat("w1"))
+
+
+def _has_it_for_longer(job_id: uuid.UUID) -> None:
+    """It sends heartbeats of single jobs."""
+    assert extend(job_id, "w1", visibility_ms=36_000_000)
+    Event.objects.all().delete()
+
+
+def _needs_to_be_named(job_id: uuid.UUID) -> None:
+    Job.objects.filter(pk=job_id).update(heartbeat_ms=20_000)
+
+
+@pytest.mark.parametrize("before", [_beats, _has_it_for_longer, _needs_to_be_named])
+def test_a_stream_leaves_alone_what_its_worker_keeps(
+    before: Callable[[uuid.UUID], None], streams: JobStreams, connect: Connect
 ) -> None:
     (job_id,) = enqueue()
     client = connect()
     client.next()
-    if beats:
-        beat(Beat("w1"))
-    begun = Job.objects.values_list("visible_until", flat=True).get(pk=job_id)
-    for due in (True, False):
-        for held in streams._held.values():
-            held.renew_at = 0.0 if due else held.renew_at
-        streams._asker.keep()
-        assert all(held.renew_at > 0 for held in streams._held.values())
-    assert (Job.objects.values_list("visible_until", flat=True).get(pk=job_id) > begun) is not beats
-    assert (
-        Event.objects.filter(type="job.heartbeat").exists() is not beats
-    )  # by the thread of the streams, perhaps, too
+    before(job_id)
+    ends = Job.objects.filter(pk=job_id).values_list("visible_until", flat=True)
+    begun = ends.get()
+    _keep(streams)
+    assert ends.get() == begun
+    assert not Event.objects.filter(type="job.heartbeat").exists()
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["here", "elsewhere"])
