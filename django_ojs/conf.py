@@ -103,8 +103,9 @@ class Settings:
     #: For how long a worker's report (`error.rate_limit_until`) can stop a rate limit; a later time is cut to it.
     RATE_LIMIT_MAX_BLOCK: Seconds = 86_400.0
     # Workers
-    #: The time between two heartbeats of an `ojs_worker`. It is less while the worker runs jobs whose reservation is
-    #: shorter than three of these, such as those of a queue with a short `visibility_timeout`.
+    #: The time between two heartbeats of an `ojs_worker`. It is less while the worker runs jobs whose reservation it
+    #: renews and is shorter than three of these, such as those of a queue with a short `visibility_timeout`; jobs with
+    #: a `visibility_timeout` or `heartbeat_timeout` of their own do not count.
     HEARTBEAT_INTERVAL: Seconds = 5.0
     #: A worker without a heartbeat for this time is dead: the scheduler hands its jobs back.
     HEARTBEAT_TIMEOUT: Seconds = 45.0

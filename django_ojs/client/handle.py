@@ -172,7 +172,7 @@ class Handle(OtherWords):
             raise TransactionManagementError(
                 f"wait() for {kind} {name} inside an open transaction would never end: workers see the job, and this "
                 "transaction sees their work, only after its commit. Call wait() after the atomic block. In a TestCase "
-                "let inline() or drain() of django_ojs.testing run the job first."
+                "let inline() of django_ojs.testing, or drain() of its worker(), run the job first."
             )
 
 
@@ -356,7 +356,7 @@ class JobHandle(Handle):
     def _late(self, timeout: float | None) -> TimeoutError:
         error = super()._late(timeout)
         if self.state is State.AVAILABLE:
-            error.add_note("No worker has taken it: manage.py ojs_status says whether one runs and serves its queue.")
+            error.add_note("No worker has it now: manage.py ojs_status says whether one runs and serves its queue.")
         return error
 
     def _failure(self) -> JobFailed | None:

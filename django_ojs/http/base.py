@@ -145,7 +145,9 @@ class OJSView(APIView):
         """Answer a request; jobs that it enqueues get the trace context and the request id that the client sent."""
         for name in _CONDITIONS:
             request.META.pop(name, None)
-        request._encoding = None  # type: ignore[attr-defined]  # a charset says nothing of the query
+        charset, request._encoding = request.encoding, None  # type: ignore[attr-defined]  # it says nothing of the query
+        if charset and charset.lower() != "utf-8":  # and a middleware may have read the query with it
+            request.__dict__.pop("GET", None)
         given = sent_id(request.META.get("HTTP_X_REQUEST_ID", ""))
         self.request_id = given or new_request_id()
         token = tracing.receive(request.META, given)

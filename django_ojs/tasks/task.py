@@ -139,13 +139,16 @@ def policy(task: AnyTask, options: Mapping[str, Any]) -> dict[str, Any]:
     """The `retry` of the task's jobs, checked. Raises InvalidTask."""
     if not isinstance(options, Mapping):
         raise InvalidTask(f"The OPTIONS of the backend {task.backend!r} are {shown(options)}, and no dict.")
+    setting = f"TASKS[{task.backend!r}]"
     own = getattr(task, "backoff", None)
     attempts = getattr(task, "max_attempts", None)
-    place = f"TASKS[{task.backend!r}]" if own is attempts is None else task.module_path
+    place = setting if attempts is None else task.module_path
     attempts = options.get("max_attempts", 1) if attempts is None else attempts
     if own is not None and attempts == 1:
         raise InvalidTask(f"{task.module_path} has a backoff and is tried only once: give max_attempts= as well.")
     try:
+        retries(attempts, None)
+        place = setting if own is None else task.module_path  # what is wrong now is the backoff
         return retries(attempts, options.get("backoff") if own is None else own)
     except (TypeError, ValueError, OJSError) as error:
         raise InvalidTask(f"{place}: {error}") from None

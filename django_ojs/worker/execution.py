@@ -719,6 +719,10 @@ def _handled(run: JobRun) -> Any:
         if run.definition.is_async and typed.reads_database:
             return _called_with_instances(run, args, kwargs)
         args, kwargs = typed.decode(args, kwargs)
+    return _entered(run, args, kwargs)
+
+
+def _entered(run: JobRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if run.definition.takes_context:
         args.insert(0, run.context)
     try:
@@ -733,7 +737,7 @@ def _handled(run: JobRun) -> Any:
 async def _called_with_instances(run: JobRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What an asynchronous handler returns for which a thread reads the instances among its arguments."""
     args, kwargs = await sync_to_async(run.definition.typed.decode)(args, kwargs)
-    return await run.definition.handler(*([run.context] if run.definition.takes_context else []), *args, **kwargs)
+    return await _entered(run, args, kwargs)
 
 
 def _of_value(run: JobRun, value: Any) -> RunOutcome:

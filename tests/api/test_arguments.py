@@ -17,7 +17,7 @@ from django.db import models
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
-from django_ojs import JobContext, job, jsontext
+from django_ojs import JobContext, Typed, job, jsontext
 from django_ojs.client.options import check_json
 from django_ojs.jobs.push import push
 from django_ojs.jsontext import ExactNumber, JSONTextError
@@ -127,8 +127,15 @@ def test_a_job_of_an_earlier_release_is_told_what_its_handler_takes(handlers: Re
     def send(to: str, *, subject: str) -> None:
         len(5)  # type: ignore[arg-type]
 
+    @job("user.greet", args=Typed)
+    async def greet(user: User) -> None: ...
+
+    user = User.objects.create()
     with worker() as jobs:
         push([{"type": "email.send", "args": ["a", {"$kwargs": {name: "b"}}]} for name in ("title", "subject")])
         old, own = jobs.drain().exceptions
+        push([{"type": "user.greet", "args": [user.pk, "b"]}])
+        (asynchronous,) = jobs.drain().exceptions
+    assert asynchronous.__notes__[0].endswith("its handler is user.greet(user: 'User') -> 'None'.")
     assert old.__notes__[0].endswith("its handler is email.send(to: 'str', *, subject: 'str') -> 'None'.")
     assert not hasattr(own, "__notes__")

@@ -319,7 +319,7 @@ def test_the_error_of_a_second_unique_job_names_what_can_be_done(handlers: Regis
 
 def test_waiting_inside_a_transaction_is_refused_instead_of_hanging(send: Any) -> None:
     handle = send.enqueue("a", "b")
-    with transaction.atomic(), pytest.raises(TransactionManagementError, match="In a TestCase"):
+    with transaction.atomic(), pytest.raises(TransactionManagementError, match=r"drain\(\) of its worker\(\), run"):
         handle.wait()
 
 
@@ -328,7 +328,7 @@ def test_waiting_gives_up_in_time(send: Any) -> None:
     handle = send.enqueue("a", "b")
     with pytest.raises(TimeoutError, match=r"is still available after 0\.05 seconds") as caught:
         handle.wait(timeout=0.05)
-    assert "manage.py ojs_status" in caught.value.__notes__[0]
+    assert caught.value.__notes__[0].startswith("No worker has it now: manage.py ojs_status ")
     for over in (-1, float("-inf"), -(10**5000)):  # the deadline has passed: one look
         with pytest.raises(TimeoutError, match="is still available"):
             handle.wait(timeout=over)

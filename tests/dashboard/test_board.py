@@ -111,6 +111,7 @@ def test_what_needs_attention_beyond_the_first_findings_is_folded(
     told = admin_client.get(OVERVIEW).content.decode().partition('id="ojs-more-findings"')[2].partition("</details>")[0]
     assert "and 1 more" in told
     assert "No worker runs, and jobs wait: 1." in told
+    assert "Start a worker: manage.py ojs_worker." in told
 
 
 def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:

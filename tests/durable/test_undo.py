@@ -382,7 +382,7 @@ def test_the_log_repeats_no_hidden_argument_of_what_cannot_be_enqueued(
     assert compensations.follow_up() == 0
     (outcome,) = delete.delete([unseen.id])
     assert isinstance(outcome, Conflict)
-    assert caplog.text.count("enqueued") == 2
+    assert caplog.text.count("cannot be enqueued") == 2
     assert caplog.text.count(": conflict") == 2
     assert "hunter2" not in caplog.text
 

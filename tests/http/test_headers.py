@@ -207,6 +207,11 @@ def test_the_charset_of_the_type_says_nothing_of_the_query(api: Api) -> None:
     given = {"Content-Type": "application/json; charset=utf-16"}
     response = api.client.get("/ojs/v1/queues?limit=11", headers=given)
     assert response.json()["pagination"]["limit"] == 11
+    for charset in ("utf-16", "UTF-8"):
+        request = RequestFactory().get("/ojs/v1/queues?limit=11", CONTENT_TYPE=f"text/x; charset={charset}")
+        read = request.GET  # as a middleware of the site does
+        assert jsontext.loads(WSGIHandler().get_response(request).content)["pagination"]["limit"] == 11
+        assert (request.GET is read) == (charset == "UTF-8"), "a middleware may have changed it"
 
 
 def test_the_type_of_an_empty_body_does_not_matter(api: Api) -> None:

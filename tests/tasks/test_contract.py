@@ -24,7 +24,7 @@ from django_ojs.registry import Registry, registry
 from django_ojs.retention import prune
 from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskResult, TaskFailed
 from django_ojs.tasks.results import task_error
-from django_ojs.tasks.task import policy
+from django_ojs.tasks.task import policy, variant
 from tests.conftest import FrozenClock
 from tests.tasks.api import (
     LOGGER,
@@ -465,8 +465,13 @@ def test_retries_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_a_fault_of_the_options_is_told_of_the_setting_and_not_of_the_task() -> None:
+    with_backoff = variant(tasks.add, backoff="5s")
     with pytest.raises(InvalidTask, match=r"^TASKS\['default'\]: backoff='soon' must be a duration"):
         policy(tasks.add, {"backoff": "soon"})
+    with pytest.raises(InvalidTask, match=r"^TASKS\['default'\]: backoff='soon' must be a duration"):
+        policy(tasks.add.using(max_attempts=2), {"backoff": "soon"})
+    with pytest.raises(InvalidTask, match=r"^TASKS\['default'\]: max_attempts=0"):
+        policy(with_backoff, {"max_attempts": 0})
     with pytest.raises(InvalidTask, match=r"\.add: backoff='soon' must be a duration"):
         tasks.add.using(max_attempts=2, backoff="soon")
 
