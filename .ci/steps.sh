@@ -168,8 +168,8 @@ skip() {
 
 # A line is a stage; `|` stands between lanes that run side by side: one works while the other mostly waits.
 gate="
-tests | environments lint django docs
-postgres mariadb python312 | slow conformance wheel readme python313
+environments
+tests lint django docs conformance wheel readme python313 | postgres mariadb slow python312
 "
 wide="
 tests | environments
