@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Greatest
 from django.db.models.lookups import IsNull
 
 from django_ojs import audit, clock, tenants
@@ -46,7 +47,7 @@ from django_ojs.rules import envelope, queueconfig
 from django_ojs.states import State
 from django_ojs.statistics import counters, eventcounts, history
 from django_ojs.store import store_of
-from django_ojs.webhooks import deliveries
+from django_ojs.webhooks import deliveries, relay
 from django_ojs.workerregistry import releases
 
 #: How long alerts are kept that are over.
@@ -381,10 +382,11 @@ def _prune_events(now: dt.datetime, batch: int, using: str) -> int:
         eventcounts.catch_up(using)  # no event goes uncounted
     with atomic(using=using):
         log_row(using)
+        relay.note_pruned([pk for pk, _ in doomed], using)
         events.filter(pk__in=[pk for pk, _ in doomed])._raw_delete(using)
         _forget_commits({txid for _, txid in doomed if txid is not None}, using)
         # At last: the log's row is the lock of ordering passes, for which readers wait.
-        EventLog.objects.using(using).filter(pk=1).update(pruned_to=max(pk for pk, _ in doomed))
+        EventLog.objects.using(using).filter(pk=1).update(pruned_to=Greatest("pruned_to", max(pk for pk, _ in doomed)))
     return len(doomed)
 
 

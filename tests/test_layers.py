@@ -46,7 +46,7 @@ LATE = {
     "apps", "database", "client.approvals", "client.definition", "client.durableevents", "client.handle",
     "client.locks", "client.workflow",
     "tasks.backend", "tasks.discovery", "tasks.options", "tasks.results", "templatetags.ojs_admin", "realtime.asgi",
-    "realtime.handler", "testing.plugin",
+    "realtime.handler", "telemetry.logs", "testing.plugin",
     # Loaded only where it is used, because it is large or needs a package that may be missing.
     "http.openapi", "management.commands.ojs_grpc", "management.commands.ojs_jobs", "telemetry.__init__",
     "telemetry.pushes", "telemetry.tracing", "testing.server",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 from django.utils.functional import Promise
@@ -281,8 +283,14 @@ class JobHandle(Handle):
 
     @property
     def envelope(self) -> dict[str, Any]:
-        """The job as the wire shows it (core section 5)."""
-        return envelope.render(self.row)
+        """The job as the wire shows it (core section 5). In asynchronous code, where no database is asked here, its
+        workflow may have the server's id instead of its client's own."""
+        from django_ojs.models.workflow import name_workflows
+
+        row = dict(self.row)
+        with contextlib.suppress(SynchronousOnlyOperation):
+            name_workflows([row], database(None))
+        return envelope.render(row)
 
     def refresh(self) -> JobHandle:
         """Read the job again. Raises NotFound once it has been pruned.

@@ -258,9 +258,12 @@ class StepLog:
         if self.undoes:
             self._known, self._thread, self._loaded = {step.name: step for step in steps}, None, True
             return
-        if any(step.name == CLEARED for step in steps):  # what comes after it is that of a run that went on
-            self.must(self.store.delete_all())
-            steps = []
+        cleared = next((step for step in steps if step.name == CLEARED), None)
+        if cleared is not None:
+            steps.remove(cleared)
+            if cleared.has_ended:  # what comes after it is that of a run that went on
+                self.must(self.store.delete_all())
+                steps, cleared = [], None
         changed = any(step.code not in (self._durable.code, None) for step in steps)
         if changed and self._durable.on_change == "restart":
             self.must(self.store.delete_all())
@@ -271,7 +274,8 @@ class StepLog:
         # A step that is recorded is not entered again, nor is what it did there asked for.
         self._unasked = {name: step for name, step in self._known.items() if name != ARGUMENTS and INSIDE not in name}
         # Where a step failed the handler may have gone another way, which it need not go again; nor need changed code.
-        if changed or any(step.kind == Kind.CALL and not step.has_ended for step in steps):
+        # Of steps that were deleted nothing is known.
+        if changed or cleared or any(step.kind == Kind.CALL and not step.has_ended for step in steps):
             self._thread = None
         self._loaded = True
 

@@ -39,8 +39,11 @@ _HANDED_OVER = Q(kind=StepKind.UNDO, event_name=None)
 
 
 def of(job_id: uuid.UUID, *, latest: int | None = None, using: str | None = None) -> list[Step]:
-    """The recorded steps of a job in the order in which they were recorded; so many of them, the latest; None: all."""
+    """The recorded steps of a job in the order in which they were recorded; so many of them, the latest, for people;
+    None: all, with the mark of a record that was deleted."""
     found = JobStep.objects.using(database(using)).filter(job_id=job_id).order_by("pk" if latest is None else "-pk")
+    if latest is not None:
+        found = found.exclude(name=CLEARED)
     text: Any = ExpressionWrapper(F("result"), output_field=TextField())  # as it is kept
     steps = [Step(*values) for values in found.values_list(*_FIELDS, text)[:latest]]
     return steps if latest is None else steps[::-1]
@@ -131,8 +134,8 @@ def named(job_id: uuid.UUID, name: str, *, using: str) -> QuerySet[JobStep]:
 
 def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
     """Delete this step of a job that the caller has locked, the ones that it is inside of, what it did inside, and what
-    was recorded after it: its handler does that again. Return how many there were. Raises NotFound where nothing of
-    the name is recorded."""
+    was recorded after it: its handler does that again, and keeps the others, also where the record was deleted before.
+    Return how many there were. Raises NotFound where nothing of the name is recorded."""
     found = _own([job_id], using)
     anew = named(job_id, name, using=using).exclude(kind=StepKind.ARGUMENTS) & found
     pk = anew.values_list("pk", flat=True).first()
@@ -143,6 +146,7 @@ def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
         )
     around = itertools.accumulate(name.split(INSIDE), lambda outer, one: outer + INSIDE + one)
     again = Q(pk__gte=pk) | Q(name__startswith=name + INSIDE) | Q(name__in=list(around))
+    found.filter(name=CLEARED).update(ended_at=None)
     return _delete(found.filter(again), [job_id], using)
 
 

@@ -143,6 +143,9 @@ class WebhookRelay(OJSModel):
     changes = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Of how many changes of the log's history receivers have been told."
     )
+    missed = models.PositiveBigIntegerField(
+        default=0, db_default=0, help_text="Events behind the place that are pruned, and receivers not told of it yet."
+    )
 
     def __str__(self) -> str:
         return f"webhooks: event {self.event}"

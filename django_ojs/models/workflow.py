@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 
@@ -102,19 +103,41 @@ class Workflow(OJSModel):
 #: What this process knows of workflows, which keep their ids: '' where the client gave none.
 _own_ids: dict[uuid.UUID, str] = {}
 _MOST_KNOWN = 50_000
+#: Workflows that were not there, which their jobs and events may outlive, and until when (`time.monotonic`) that is
+#: believed: a restore may bring them back.
+_missing: dict[uuid.UUID, float] = {}
+_BELIEVED = 60.0
+
+
+def know(key: uuid.UUID, own_id: str | None) -> None:
+    """Remember the id that its client gave a workflow."""
+    if len(_own_ids) > _MOST_KNOWN:
+        _own_ids.clear()
+    _own_ids[key] = str(own_id or "")
+
+
+def forget_ids() -> None:
+    """Drop what this process knows of the ids of workflows."""
+    _own_ids.clear()
+    _missing.clear()
+
+
+def known_id(key: uuid.UUID) -> str:
+    """The id by which clients know the workflow, as far as this process knows it: nothing is asked."""
+    return _own_ids.get(key) or str(key)
 
 
 def own_ids(keys: Iterable[uuid.UUID], using: str) -> dict[uuid.UUID | None, str]:
     """The ids that clients gave these workflows, where they are no UUIDs: by these they are known outside."""
-    found = {key: _own_ids.get(key) for key in keys}
-    if missing := [key for key, own in found.items() if own is None]:
-        rows = Workflow.objects.using(using).filter(pk__in=missing).order_by().values_list("pk", "own_id")
-        read = {key: str(own or "") for key, own in rows}
-        if len(_own_ids) > _MOST_KNOWN:
-            _own_ids.clear()
-        _own_ids.update(read)
-        found |= read
-    return {key: own for key, own in found.items() if own}
+    keys, now = set(keys), time.monotonic()
+    if unknown := [key for key in keys if key not in _own_ids and _missing.get(key, 0.0) < now]:
+        rows = Workflow.objects.using(using).filter(pk__in=unknown).order_by().values_list("pk", "own_id")
+        for key, own_id in rows:
+            know(key, own_id)
+        if len(_missing) > _MOST_KNOWN:
+            _missing.clear()
+        _missing.update((key, now + _BELIEVED) for key in unknown if key not in _own_ids)
+    return {key: own for key in keys if (own := _own_ids.get(key))}
 
 
 def name_workflows(rows: Sequence[JobRow], using: str) -> None:

@@ -192,11 +192,12 @@ class LogReader:
         self, events: Iterable[Event], filters: Sequence[Filter] | None, place: LogPosition,
         gap: dict[str, Any] | None = None,
     ) -> EventLogPage:  # fmt: skip
-        found = log.named(list(events), self._using)
+        found = list(events)
         last = order.place_of(found[-1]) if found else place
         salt = ids.salt_of(self._using)
         kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]
-        return EventLogPage([SharedEvent(row, salt) for row in kept], last, len(found) == PAGE, gap)
+        shared = [SharedEvent(row, salt) for row in log.named(kept, self._using)]
+        return EventLogPage(shared, last, len(found) == PAGE, gap)
 
 
 @dataclasses.dataclass(slots=True)

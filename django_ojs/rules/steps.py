@@ -14,6 +14,7 @@ INSIDE = " > "
 #: What the name of a step begins with that undoes something; then comes the name of the entry that says what.
 UNDOING = "$undo:"
 #: The name of a row that says that the steps before it were deleted while a run went on: the next run starts over.
+#: Without `ended_at` it goes on with those that are left, which begin in the middle.
 CLEARED = "$cleared"
 #: What a step of the kind `undo` waits for: the end of its job by a discard or a cancellation.
 JOB_FAILED = "$job.failed"

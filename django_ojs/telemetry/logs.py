@@ -3,7 +3,8 @@
 `lines` listens to events (`hooks.event_listeners`): a line for every change of a job's state, and for what workers,
 queues and workflows do, at the levels of the specification. They are made of the events' own records and written once
 the transaction is committed: a log never shows what was rolled back. Where no handler takes a level, nothing is
-formatted, parsed or copied; that is asked once for a batch. Arguments, results and `meta` are never in a line.
+formatted, parsed or copied; that is asked once for a batch. Arguments, results and `meta` are never in a line. A
+workflow has its client's own id where this process knows it, else the server's: no line costs a statement.
 
 `JSONFormatter` and `JobFields` are for a site's `LOGGING`, which loads them before there are models:
 
@@ -136,7 +137,9 @@ def _fields_of(record: Record) -> dict[str, Any]:
     given = {"queue": record.queue, "worker_id": record.worker_id, "trace_id": record.trace_id}
     fields |= {name: value for name, value in given.items() if value}
     if record.workflow_id:
-        fields["workflow_id"] = str(record.workflow_id)
+        from django_ojs.models.workflow import known_id
+
+        fields["workflow_id"] = known_id(record.workflow_id)
     data = jsontext.loads(record.data) if record.data else {}
     fields |= {name: data[name] for name in _FACTS if name in data}
     if isinstance(data.get("error"), dict):

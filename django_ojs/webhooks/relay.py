@@ -73,7 +73,7 @@ def relay(*, using: str | None = None) -> int | None:
     place = _place(using)
     if not subscribers:
         if place.event is not None:  # what happens before the first subscription is sent to none
-            WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
+            WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None, missed=0)
         return None
     reached = None if place.event is None else _seen(place, using)
     if place.event is not None and not _has_more(place, using):
@@ -85,12 +85,14 @@ def relay(*, using: str | None = None) -> int | None:
             row.changes = row.log_changes  # nobody was told of what came before
         else:
             start = LogPosition(row.commit, row.event)
-            if row.pruned_to > start.id:
-                _tell_what_is_pruned(start, reached, using)
+            if row.missed:
+                _tell_what_is_pruned(start, reached, row.missed, using)
         found = list(order.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
         done = _store(found, _locked(found, using), using)
         last = order.place_of(found[done - 1]) if done else start
-        WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id, changes=row.changes)
+        WebhookRelay.objects.using(using).filter(pk=1).update(
+            commit=last.order, event=last.id, changes=row.changes, missed=0
+        )
     if done:
         _reached[tenants.scope(using)] = _Reached(last, row.changes)
     return done
@@ -113,6 +115,8 @@ def forget() -> None:
 
 def _has_more(row: Any, using: str) -> bool:
     """Whether events come behind the stored place; where some before it may be lost, receivers are told first."""
+    if row.missed:
+        return True
     place, reached = LogPosition(row.commit, row.event), _seen(row, using)
     if row.changes == row.log_changes:
         if reached is None:
@@ -169,12 +173,22 @@ def _loss(row: Any, using: str) -> tuple[LogPosition, dict[str, Any] | None]:
     return kept, {"reason": "history_changed", "gap_start": format_instant(kept.time) if kept.time else None}
 
 
-def _tell_what_is_pruned(start: LogPosition, reached: LogPosition | None, using: str) -> None:
+def note_pruned(doomed: Sequence[int], using: str) -> None:
+    """Count which of these events, which are about to be deleted in the open transaction, no pass has come to: the next
+    one tells receivers of them. The lock of the relay's row keeps passes out until they are gone."""
+    place = _place_of(WebhookRelay.objects.using(using).select_for_update(), using)
+    missed = 0 if place is None else order.behind(using, place).order_by().filter(pk__in=doomed).count()
+    if missed:
+        WebhookRelay.objects.using(using).filter(pk=1).update(missed=F("missed") + missed)
+
+
+def _tell_what_is_pruned(start: LogPosition, reached: LogPosition | None, missed: int, using: str) -> None:
     gap = log.gap_behind(start.id, reached.time if reached == start else None, using)
+    gap["estimated_missed_count"] = missed
     _send_gap(start, gap, using)
     logger.warning(
         "Events were pruned before they had gone to webhooks, at most %s: the relay was behind what the log retains."
-        " Receivers are told (system.gap).", gap["estimated_missed_count"],
+        " Receivers are told (system.gap).", missed,
     )  # fmt: skip
 
 
@@ -188,7 +202,11 @@ def _send_gap(behind: LogPosition, gap: dict[str, Any], using: str) -> None:
 
 def relayed_up_to(using: str) -> LogPosition | None:
     """The last event of which the relay has made deliveries; None while the site has no webhook subscription."""
-    row = WebhookRelay.objects.using(using).filter(pk=1, event__isnull=False).first()
+    return _place_of(WebhookRelay.objects.using(using), using)
+
+
+def _place_of(rows: QuerySet[WebhookRelay], using: str) -> LogPosition | None:
+    row = rows.filter(pk=1, event__isnull=False).first()
     if row is None or row.event is None:
         return None
     if row.commit == restored.UNKNOWN:
@@ -197,11 +215,10 @@ def relayed_up_to(using: str) -> LogPosition | None:
 
 
 def _rows(using: str) -> QuerySet[Any]:
-    """The relay's row, with what the log knows of changes of its history, and how far it has been pruned."""
+    """The relay's row, with what the log knows of changes of its history."""
     known = EventLog.objects.using(using).filter(pk=1)
     return WebhookRelay.objects.using(using).annotate(
         log_changes=Coalesce(Subquery(known.values("changes")), 0), kept_to=Subquery(known.values("kept_to")),
-        pruned_to=Coalesce(Subquery(known.values("pruned_to")), 0),
     )  # fmt: skip
 
 

@@ -311,13 +311,15 @@ def _explain(flows: Sequence[LockedWorkflow], using: str) -> None:
     heard = read_steps({(pk, position) for pk, positions in faults.items() for position in positions}, using)
     for flow in flows:
         positions = faults[flow.row.pk]
-        first = flow.shape.graph.nodes[positions[0]]
         entries = [heard[flow.row.pk, position] for position in positions]
+        errors = [error_of(entry) for entry in entries[:_SPELLED_OUT]]
+        told = next((index for index, error in enumerate(errors) if error), 0)  # a job may be gone, with its error
+        first = flow.shape.graph.nodes[positions[told]]
         flow.row.error = {
             "failed_step_index": first.place,
-            "failed_step_id": entries[0]["step_id"],
-            "failed_step_type": entries[0]["type"],
+            "failed_step_id": entries[told]["step_id"],
+            "failed_step_type": entries[told]["type"],
             "failed_job_ids": [str(entry["job_id"]) for entry in entries if not entry["error"]],
-            "errors": [error for entry in entries[:_SPELLED_OUT] if (error := error_of(entry))],
+            "errors": [error for error in errors if error],
             "callback": first.trigger or None,
         }

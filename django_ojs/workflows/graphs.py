@@ -15,6 +15,7 @@ from django_ojs.lifecycle.ended import jobs_read
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
+from django_ojs.models.workflow import forget_ids, know
 from django_ojs.rules import workflowgraph
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
@@ -83,6 +84,7 @@ def forget() -> None:
     """Drop what this process remembers of workflows."""
     global _nodes
     _cache.clear()
+    forget_ids()
     _nodes = 0
 
 
@@ -95,6 +97,7 @@ def _shape(
     pk: uuid.UUID, own_id: str | None, graph: str, facts: str, limits: dict[str, Any] | None,
     parent_id: uuid.UUID | None,
 ) -> WorkflowShape:  # fmt: skip
+    know(pk, own_id)
     return WorkflowShape(workflowgraph.decode(graph), own_id or str(pk), facts, Limits.of_json(limits), parent_id)
 
 

@@ -22,6 +22,7 @@ from django_ojs.jobs.retry import retry as retry_jobs
 from django_ojs.messages import phrase
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
+from django_ojs.models.workflow import know
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
 from django_ojs.rules.ids import new_id, new_job_id
@@ -245,6 +246,7 @@ def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None, limits: Limits, p
     except ValueError:
         pass  # a name that only looks as long as a UUID
     row = Workflow(pk=pk, own_id=own or None, name=plan.name, type=plan.type, graph=plan.graph.encode(), created_at=now)
+    know(row.pk, row.own_id)
     row.job_count, row.limits = len(plan.graph.leaves), limits.to_json()
     if parent is not None:
         row.parent_id, row.awaited, row.outlives_parent = parent.job_id, True, parent.outlives or None

@@ -40,10 +40,11 @@ from django_ojs.client import stepvalues
 from django_ojs.client.directives import StepBoundary, Suspended
 from django_ojs.errors import NotFound
 from django_ojs.jobs import checkpoints
+from django_ojs.jobs import steps as recorded_steps
 from django_ojs.jobs.retry import restart_from
 from django_ojs.models import Job, JobStep
 from django_ojs.registry import Registry, registry
-from django_ojs.rules.steps import JOB_FAILED
+from django_ojs.rules.steps import CLEARED, JOB_FAILED
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs
 from django_ojs.testing.storedjobs import worker as stored
@@ -103,6 +104,28 @@ def test_a_record_that_is_deleted_during_a_run_is_begun_anew_by_the_next(jobs: W
     jobs.drain(with_scheduled=True)
     assert (handle.refresh().state, calls) == ("completed", ["charge", "mail"] * 2)
     assert names(handle.id) == ["charge", "mail"]
+
+
+def test_a_retry_from_a_step_keeps_those_before_it_though_the_record_was_deleted(
+    jobs: WorkerJobs, calls: list[Any]
+) -> None:
+    @job("flow.again", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step("charge", calls.append, "charge")
+        if len(calls) == 1:
+            assert checkpoints.clear(handle.id, with_steps=True)
+        context.step("mail", calls.append, "mail")
+        context.step("ship", calls.append, "ship")
+        if len(calls) == 3:
+            raise ValueError("the power goes")
+
+    handle = handler.enqueue()
+    jobs.drain()
+    assert names(handle.id) == [CLEARED, "mail", "ship"]
+    assert [step.name for step in recorded_steps.of(handle.id, latest=9)] == ["mail", "ship"]  # as people see it
+    restart_from(handle.id, "ship")
+    jobs.drain()
+    assert (handle.refresh().state, calls) == ("completed", ["charge", "mail", "ship", "charge", "ship"])
 
 
 def test_an_exception_is_not_recorded(jobs: WorkerJobs, calls: list[Any]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs import get_job
 from django_ojs.models import Job, Workflow
 from tests.http.conftest import Api, error_of
 
@@ -166,6 +169,10 @@ def test_the_jobs_of_a_workflow_are_a_list(api: Api) -> None:
     assert api.post(f"{one}/cancel").json()["workflow_id"] == "order-17"
     member = api.post("/workers/fetch", {"queues": ["default"], "count": 2}).json()["jobs"][-1]
     assert api.post(f"/jobs/{member['id']}/ack").json()["job"]["workflow_id"] == "order-17"
+    call_command("ojs_jobs", "show", member["id"], stdout=(out := io.StringIO()))
+    assert json.loads(out.getvalue())["workflow_id"] == "order-17"
+    assert Job.objects.get(pk=member["id"]).envelope()["workflow_id"] == "order-17"
+    assert get_job(member["id"]).envelope["workflow_id"] == "order-17"
     assert api.get("/jobs", {"workflow_id": "order-18"}).json()["jobs"] == []
     refused = error_of(api.get("/jobs", {"workflow_id": "no id"}), 400, "invalid_request")
     assert refused["details"]["field"] == "workflow_id"

@@ -24,12 +24,14 @@ from django_ojs.jobs.read import info
 from django_ojs.jobs.retry import retry_one
 from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
+from django_ojs.models import workflow as flow_ids
 from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
 from django_ojs.retention import prune
 from django_ojs.rules import envelope, workflowgraph
 from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
 from django_ojs.workerregistry.deaths import Death
+from django_ojs.workflows import graphs
 from django_ojs.workflows import workflow as operations
 from tests import refusing
 
@@ -346,6 +348,18 @@ class TestEveryWayToEnd:
         found = shown(flow)
         assert found["state"] == "failed"
         assert found["error"]["failed_job_ids"] == [str(second["id"]), str(third["id"])]
+
+    def test_what_is_told_of_a_failure_is_all_of_one_step(self) -> None:
+        """The first has lost its job, and with it what it said."""
+        flow = create(name="g", type="group", jobs=[job("a"), job("b")])
+        first = discard()
+        Job.objects.filter(pk=first["id"]).delete()
+        second = discard()
+        (event,) = log.read(workflow_id=flow.pk, types=["workflow.failed"]).events
+        told = event["data"]
+        assert (told["failed_step_id"], told["failed_step_type"], told["step"]) == ("job-1", "test.b", 1)
+        assert told["job_id"] == str(second["id"])
+        assert shown(flow)["error"]["failed_job_ids"] == [str(first["id"]), str(second["id"])]
 
     def test_cancelling_a_member(self) -> None:
         flow = chain("a", "b")
@@ -693,6 +707,20 @@ class TestCosts:
         more, parents = (1, 0) if connection.vendor == "postgresql" else (6, 2)
         assert links[1] == links[2] <= plain[2] + more + caches, (plain, links)
         assert claims[1] == claims[2] <= first[2] + parents, (first, claims)
+
+    def test_a_process_that_knows_a_workflow_asks_for_its_id_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        flow = create(id="order-17", type="group", jobs=[job("a")])
+        graphs.forget()
+        assert flow_ids.known_id(flow.pk) == str(flow.pk)
+        claim()
+        assert flow_ids.known_id(flow.pk) == "order-17"
+        stored = Workflow.objects.filter(pk=flow.pk)
+        stored.delete()
+        graphs.forget()
+        assert [self.statements(lambda: flow_ids.own_ids([flow.pk], "default")) for _ in range(2)] == [1, 0]
+        monkeypatch.setattr(flow_ids, "_missing", dict.fromkeys(flow_ids._missing, 0.0))  # after a while
+        flow.save(force_insert=True)
+        assert flow_ids.own_ids([flow.pk], "default") == {flow.pk: "order-17"}
 
     def test_a_link_needs_no_savepoint_beside_that_of_its_completion(self) -> None:
         chain("a", "b", "c")

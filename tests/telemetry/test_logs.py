@@ -29,6 +29,7 @@ from django_ojs.telemetry.logs import JobFields, JSONFormatter
 from django_ojs.testing import inline
 from django_ojs.worker.middleware import show_logs
 from django_ojs.workerregistry.registration import register
+from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -95,6 +96,12 @@ def test_every_change_has_its_level(listen: Any, frozen_clock: FrozenClock) -> N
         ("info", "job.completed"), ("warn", "job.retrying"), ("debug", "job.started"), ("error", "job.discarded"),
         ("info", "job.enqueued"), ("info", "job.cancelled"), ("info", "job.enqueued"), ("error", "job.expired"),
     ]  # fmt: skip
+
+
+def test_a_line_names_a_workflow_as_its_client_does(listen: Any) -> None:
+    lines = listen(logging.INFO)
+    workflow.create({"id": "order-17", "type": "group", "jobs": [{"type": "a.b", "args": []}]})
+    assert [line["ojs"]["workflow_id"] for line in lines.all] == ["order-17"]
 
 
 def test_each_type_of_event_has_a_level() -> None:

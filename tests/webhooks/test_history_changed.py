@@ -95,6 +95,38 @@ def test_receivers_are_told_what_was_pruned_before_it_was_sent(
     }  # fmt: skip
 
 
+def test_what_is_pruned_in_turns_is_told_once_though_nothing_is_left(receiver: Receiver, sender: Sender) -> None:
+    subscribe(receiver.url())
+    written("a.first")
+    deliver(sender)
+    written("a.missed", "a.gone")
+    clock.advance(seconds=8 * 86_400)
+    while prune(batch=2)["events"]:
+        pass
+    deliver(sender)
+    deliver(sender)
+    written("a.later")
+    deliver(sender)
+    (gap,) = gaps(receiver)
+    assert gap["data"]["estimated_missed_count"] == 2
+    assert sorted(heard(receiver)) == ["a.first", "a.later"]
+
+
+def test_a_relay_that_was_up_to_date_tells_of_nothing_pruned(receiver: Receiver, sender: Sender) -> None:
+    """Whatever ids the events had: one with a higher one may come before the last."""
+    subscribe(receiver.url())
+    written("a.first")
+    deliver(sender)
+    clock.advance(seconds=8 * 86_400)
+    prune()
+    EventLog.objects.update(pruned_to=Event.objects.order_by().count() + 1_000_000)
+    written("a.later")
+    deliver(sender)
+    written("a.last")
+    deliver(sender)
+    assert (sorted(heard(receiver)), gaps(receiver)) == (["a.first", "a.last", "a.later"], [])
+
+
 @pytest.fixture
 def another_server() -> Any:
     """A standby takes over, which the log sees with the next event; and all that processes knew is gone with the host

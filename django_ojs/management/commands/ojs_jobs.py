@@ -22,6 +22,7 @@ from django_ojs.jobs.read import info
 from django_ojs.jobs.retry import restart_from
 from django_ojs.management.shell import JobAction, Operator, last_error, positive
 from django_ojs.models.job import JobRow
+from django_ojs.models.workflow import name_workflows
 from django_ojs.rules import envelope, joblogs, redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
@@ -71,6 +72,7 @@ class Command(Operator):
         from django_ojs.client.handle import get_job
 
         row = info(get_job(options["id"]).id)
+        name_workflows([row], database(None))
         shown = redaction.job(envelope.render(row))
         members = (f"  {jsontext.dumps(name)}: {jsontext.dumps(value)}" for name, value in shown.items())
         self.stdout.write("{\n" + ",\n".join(map(jsontext.printable, members)) + "\n}")
