@@ -25,7 +25,7 @@ CHANGE = {
     "store.orm._lock_claimable", "store.orm.delete_jobs", "store.orm.hold_keys", "store.orm.lock_members",
     "store.orm.lock_where", "store.orm.moved", "webhooks.deliveries._record_replies", "webhooks.deliveries._take",
     "webhooks.deliveries.record_replies", "webhooks.deliveries.set_right", "webhooks.relay._tell_what_is_lost",
-    "webhooks.relay.relay",
+    "webhooks.relay.note_pruned", "webhooks.relay.relay",
     "workerregistry.dead._rescue", "workerregistry.dead.rescue_dead_workers",
     "workerregistry.dead.hand_back", "workerregistry.dead.replace_dead_worker",
     "workerregistry.registration.direct", "workerregistry.registration.locked", "workerregistry.registration.meet",
