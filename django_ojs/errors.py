@@ -81,6 +81,11 @@ class OJSError(Exception):
         return body
 
 
+def sentence_of(error: Exception) -> str:
+    """Why something was refused, for a log or a record of it: `code: message`, or the class where it has no code."""
+    return f"{getattr(error, 'error_code', type(error).__name__)}: {error}"
+
+
 class InvalidPayload(OJSError):
     """The body or the job envelope breaks a rule of core section 5 (400)."""
 

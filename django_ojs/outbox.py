@@ -22,7 +22,7 @@ from django.db.models import Q
 from django_ojs import clock, jsontext, spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, unseen
-from django_ojs.errors import Conflict, Duplicate, OJSError
+from django_ojs.errors import Conflict, Duplicate, OJSError, sentence_of
 from django_ojs.faults import passes
 from django_ojs.guard import get_logger
 from django_ojs.hooks import replaceable
@@ -290,7 +290,7 @@ def _without_meta(document: dict[str, Any]) -> dict[str, Any]:
 def _refused(entry: OutboxEntry, error: Exception, now: dt.datetime, source: str) -> None:
     """Later, if that can help; else aside, for a person to look at."""
     entry.attempts += 1
-    entry.error = f"{getattr(error, 'error_code', type(error).__name__)}: {error}"
+    entry.error = sentence_of(error)
     entry.aside = not (isinstance(error, OJSError) and error.retryable)
     pause = min(2.0 ** min(entry.attempts, 16), LONGEST_PAUSE)
     entry.retry_at = None if entry.aside else now + dt.timedelta(seconds=pause)

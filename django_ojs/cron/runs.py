@@ -24,7 +24,7 @@ from django_ojs import clock, spellings, states
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.cron import schedules
 from django_ojs.database import atomic, database
-from django_ojs.errors import Conflict, OJSError
+from django_ojs.errors import Conflict, OJSError, sentence_of
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.faults import is_general
@@ -136,7 +136,7 @@ def _fire(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, upcomi
     except OJSError as error:
         if is_general(error):
             raise
-        refusal = redaction.refusal(error, schedule.document["type"])
+        refusal = redaction.refusal(sentence_of(error), schedule.document["type"])
         logger.warning("The schedule %s made no job: %s", schedule.name, refusal)
         made = Skipped("enqueue_rejected", error.error_code, None, {"error": _told(error.error_code, str(error))})
     except Exception as error:  # one schedule's middleware must not stop the others

@@ -22,7 +22,7 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.errors import Conflict, OJSError
+from django_ojs.errors import Conflict, OJSError, sentence_of
 from django_ojs.guard import get_logger
 from django_ojs.jobs import steps
 from django_ojs.jobs.copy import document_of
@@ -57,7 +57,7 @@ def follow_up(*, limit: int = 100, using: str | None = None) -> int:
     # Looked up for each step: as EXISTS it may become a join with all jobs.
     due = due.alias(ended=Subquery(ended.values("pk")[:1])).filter(ended__isnull=False)
     ids = list(due.order_by("job_id").values_list("job_id", flat=True).distinct()[:limit])
-    return sum(_follow(job_id, using) for job_id in ids)
+    return sum(_settle(job_id, using=using) for job_id in ids)
 
 
 def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSError]:
@@ -69,13 +69,7 @@ def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSEr
     due = _registered(using).filter(job_id__in=list(failed)).order_by("job_id")
     refused: dict[uuid.UUID, OJSError] = {}
     for job_id in due.values_list("job_id", flat=True).distinct():
-        try:
-            with atomic(using=using):
-                _enqueue(failed[job_id], using)
-        except Error:
-            raise
-        except Exception as error:  # noqa: BLE001 - as in `_follow`
-            refusal = redaction.refusal(error, failed[job_id]["type"])
+        if refusal := _refused(failed[job_id], using):
             logger.warning("Job %s is left as it is, because what undoes it cannot be enqueued: %s", job_id, refusal)
             refused[job_id] = _is_not_undone(job_id)
     return refused
@@ -100,22 +94,8 @@ def _registered(using: str) -> Any:
     return JobStep.objects.using(using).filter(event_name=JOB_FAILED, ended_at__isnull=True)
 
 
-def _follow(job_id: uuid.UUID, using: str) -> bool:
-    try:
-        return _settle(job_id, using)
-    except Error:
-        raise
-    except Exception as error:  # noqa: BLE001 - also what a middleware of the site raises; it is logged
-        logger.warning(
-            "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
-            job_id, _LATER.total_seconds(), redaction.refusal(error, Job.objects.using(using).get(pk=job_id).type),
-        )  # fmt: skip
-        _registered(using).filter(job_id=job_id).update(due_at=clock.now(using) + _LATER)
-        return False
-
-
 @retried
-def _settle(job_id: uuid.UUID, using: str) -> bool:
+def _settle(job_id: uuid.UUID, *, using: str) -> bool:
     with atomic(using=using):
         rows = store_of(using).lock([job_id])
         if not rows or rows[0]["state"] not in states.TERMINAL:  # it runs again
@@ -126,8 +106,25 @@ def _settle(job_id: uuid.UUID, using: str) -> bool:
             return bool(registered._raw_delete(using))
         if not registered.exists():  # another scheduler was faster
             return False
-        _enqueue(rows[0], using)
-    return True
+        if refusal := _refused(rows[0], using):
+            registered.update(due_at=clock.now(using) + _LATER)
+            logger.warning(
+                "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
+                job_id, _LATER.total_seconds(), refusal,
+            )  # fmt: skip
+    return not refusal
+
+
+def _refused(row: JobRow, using: str) -> str:
+    """Enqueue the job that undoes this locked one; why that was refused, or an empty text."""
+    try:
+        with atomic(using=using):
+            _enqueue(row, using)
+    except Error:
+        raise
+    except Exception as error:  # noqa: BLE001 - also what a middleware of the site raises; the caller logs it
+        return redaction.refusal(sentence_of(error), row["type"])
+    return ""
 
 
 def _enqueue(row: JobRow, using: str) -> None:

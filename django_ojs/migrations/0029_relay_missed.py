@@ -1,5 +1,5 @@
-"""Count with the relay of webhooks the events that were pruned before it came to them, so that receivers are told of just
-these. Older code writes nothing there.
+"""Let pruning count the events that it deletes before the relay of webhooks has come to them, so that receivers are
+told of just these. Older code writes nothing there.
 """
 
 from __future__ import annotations

@@ -395,9 +395,9 @@ def unique_key(value: str, job_type: str, meta: Any = None) -> str:
     return MASK if value and any(tells(name, job_type, meta) for name in _UNIQUE) else value
 
 
-def refusal(error: Exception | str, job_type: str) -> str:
-    """Why a job was refused, `code: sentence`: a sentence may repeat arguments, so where those are hidden the code."""
-    text = error if isinstance(error, str) else f"{getattr(error, 'error_code', type(error).__name__)}: {error}"
+def refusal(text: str, job_type: str) -> str:
+    """Why a job was refused (`errors.sentence_of`): the sentence may repeat arguments, so where those are hidden the
+    code alone."""
     return text.partition(":")[0] if hides("args", job_type) else text
 
 

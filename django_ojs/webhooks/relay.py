@@ -187,8 +187,8 @@ def _tell_what_is_pruned(start: LogPosition, reached: LogPosition | None, missed
     gap["estimated_missed_count"] = missed
     _send_gap(start, gap, using)
     logger.warning(
-        "Events were pruned before they had gone to webhooks, at most %s: the relay was behind what the log retains."
-        " Receivers are told (system.gap).", missed,
+        "Pruning deleted events that had not gone to webhooks (%s): the relay is behind what the log retains. Their"
+        " receivers are told (system.gap).", missed,
     )  # fmt: skip
 
 
