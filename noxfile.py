@@ -53,12 +53,12 @@ SQL = (
 #: PostgreSQL, which most sites have: these, too, and what comes to the database by statements of its own.
 SQL_OF_MOST = f"{SQL} doctor durable growth history"
 DOORS = (
-    "admin/test_lookups.py admin/test_nul.py commands grpc/test_claims.py grpc/test_process.py"
+    "admin/test_lookups.py admin/test_nul.py api/test_checks.py commands grpc/test_claims.py grpc/test_process.py"
     " realtime rights/test_standby.py sites/test_tenants.py telemetry/test_metrics.py worker"
 )
 FILTERED = (
-    "admin_searches bulk declared_filters execution_history idempotency jobs lists logs patterns replay_rules"
-    " round_trips workers"
+    "admin_searches bulk declared_filters execution_history failures idempotency jobs lists logs patterns"
+    " replay_rules round_trips workers"
 )
 DOORS = " ".join([DOORS, *(f"http/test_{name}.py" for name in FILTERED.split())])
 

@@ -15,6 +15,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -90,7 +91,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """A run of slow tests alone need not import the files that have none, which are most."""
     if not re.match(r"slow( and |$)", config.option.markexpr) or not collection_path.match("test_*.py"):
         return None
-    return None if re.search(r"\b(slow|wide)\b", collection_path.read_text()) else True
+    return None if _may_be_slow(collection_path) else True
+
+
+@cache
+def _may_be_slow(file: Path) -> bool:
+    """Whether it names one of the markers, or takes those of another file."""
+    return re.search(r"\b(slow|wide)\b|\.pytestmark\b", file.read_text()) is not None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,6 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("wide"):
             item.add_marker("slow")
+        if item.get_closest_marker("slow") and not _may_be_slow(item.path):
+            raise pytest.UsageError(f"{item.nodeid} is slow, and a run of slow tests alone leaves out its file.")
         if _uses_database(item):
             item.add_marker("database")
             if isinstance(item, pytest.Function) and _counts_statements(item):

@@ -81,6 +81,7 @@ class Overview(LiveSitePages):
             "attention": found[:FINDINGS],
             "folded": found[FINDINGS:],
             "more_findings": len(visible) - FINDINGS,
+            "unlisted": len(visible) - len(found),
         }
 
     def _may(self, request: HttpRequest) -> dict[str, bool]:

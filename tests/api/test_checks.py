@@ -277,7 +277,7 @@ def test_w002_urls(settings: Any, urlconf: str, problems: list[str]) -> None:
     assert ids(checks.check_urls()) == problems
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="sites on other databases have no such driver")
+@pytest.mark.postgres
 def test_w017_psycopg2_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.check_driver() == []
     monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)

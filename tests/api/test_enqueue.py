@@ -40,9 +40,9 @@ from django_ojs.client.workflow import PreparedWorkflow
 from django_ojs.errors import Duplicate, InvalidStateTransition, InvalidWorkflow, NotFound
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, Workflow
 from django_ojs.registry import Registry
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -229,11 +229,8 @@ def test_a_dropped_job_says_so(send: Any) -> None:
     def drop(job: Any, next: Any) -> None:
         return None
 
-    enqueue_chain.add(drop)
-    try:
+    with added(drop):
         handle = send.enqueue("a", "b")
-    finally:
-        enqueue_chain.remove(drop)
     assert handle.dropped
     assert repr(handle) == "<job dropped>"
     with pytest.raises(JobDropped, match=r"handle\.dropped"):

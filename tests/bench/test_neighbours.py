@@ -9,14 +9,12 @@ import sys
 
 import pytest
 from django.conf import settings
-from django.db import connection
 
 from benchmarks.neighbours import NEIGHBOURS
 
 
 @pytest.mark.wide
 @pytest.mark.postgres
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="rows are held: PostgreSQL (OJS_TEST_DATABASE_URL)")
 def test_no_neighbour_costs_the_others_a_call() -> None:
     command = ["manage.py", "ojs_bench", "--database", os.environ["OJS_TEST_DATABASE_URL"], "--only", "neighbours"]
     done = subprocess.run(

@@ -114,6 +114,17 @@ def test_what_needs_attention_beyond_the_first_findings_is_folded(
     assert "Start a worker: manage.py ojs_worker." in told
 
 
+def test_how_many_findings_are_not_even_folded_is_told(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "FINDINGS", 1)
+    monkeypatch.setattr(overview, "FOLDED", 1)
+    for queue in ("mail", "reports", "video"):
+        pushed(queue=queue)
+    register("w-1", {"queues": ["default"]})
+    assert found(admin_client) == [("scheduler-missing", "")]
+    told = re.findall(r"and \d+ more", admin_client.get(OVERVIEW).content.decode())
+    assert told == ["and 3 more", "and 2 more"], "in front of the folded one, and behind it"
+
+
 def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:
     pushed(3, type="mail.send")
     pushed(2, type="report.daily", queue="reports")

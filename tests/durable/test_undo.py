@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 from django.urls import reverse
 
-from django_ojs import Discard, Fail, JobContext, StepError, chain, clock, get_job, job, middleware, retention, step
+from django_ojs import Discard, Fail, JobContext, StepError, chain, clock, get_job, job, retention, step
 from django_ojs.errors import Conflict, NotFound, OJSError
 from django_ojs.jobs import bulk, cancel, checkpoints, compensations, delete, replay, retry, schemas, timers
 from django_ojs.jobs.fetch import Fetch, fetch
@@ -26,6 +26,7 @@ from django_ojs.rules.steps import COMPENSATES
 from django_ojs.testing import job_context
 from django_ojs.testing.storedjobs import WorkerJobs, inline
 from tests.durable.conftest import NOW
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -360,11 +361,8 @@ def test_a_middleware_of_the_site_that_fails_only_delays_it(jobs: WorkerJobs, ca
             raise RuntimeError("The middleware is broken.")
         return following(document)
 
-    middleware.enqueue_chain.add(fail_for_one)
-    try:
+    with added(fail_for_one):
         assert compensations.follow_up() == 1
-    finally:
-        middleware.enqueue_chain.remove(fail_for_one)
     assert "The middleware is broken." in caplog.text
     clock.freeze(NOW + dt.timedelta(minutes=1))
     assert compensations.follow_up() == 1

@@ -121,6 +121,7 @@ class Handler:
 
 
 @pytest.mark.slow
+@pytest.mark.sqlite_too
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(3, REQUESTS // CHUNK))]
 )

@@ -29,6 +29,7 @@ pytest.importorskip("drf_spectacular")
 __all__ = ["closed", "world"]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.sqlite_too,
     pytest.mark.django_db,
     pytest.mark.usefixtures("frozen_clock"),
 ]  # no worker falls silent meanwhile

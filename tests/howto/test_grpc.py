@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.howto.pages import titled
-from tests.howto.test_other_languages import HELD_PY, drain
+from tests.howto.test_other_languages import HELD_PY, drain, running
 from tests.waiting import eventually
 
 pytest.importorskip("grpc_tools", reason="needs grpcio-tools, which makes the client's code")
@@ -98,9 +98,7 @@ def test_a_worker_takes_jobs_from_its_stream(
         )  # fmt: skip
 
     before = push("to be or not to be", "key-1").stdout.strip()
-    with (folder / "log").open("w") as log:
-        worker = subprocess.Popen([interpreter, name], cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
+    with running([interpreter, name], folder, environment) as worker:
         assert ended(url, before)["result"] == {"words": 6}
         after = push("it comes while the worker waits", "key-2").stdout.strip()
         assert ended(url, after)["result"] == {"words": 6}
@@ -117,13 +115,6 @@ def test_a_worker_takes_jobs_from_its_stream(
         assert "no handler for text.unknown" in ended(url, pushed)["error"]["message"]
         assert worker.poll() is None
         worker.terminate()
-        assert worker.wait(LIMIT) == 0
-    except BaseException:
-        print((folder / "log").read_text())
-        raise
-    finally:
-        worker.kill()
-        worker.wait()
 
 
 #: What makes of each a worker that beats more often, and whose handler runs until it is let go.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def call(url: str, body: Any = None) -> dict[str, Any]:
         return found
 
 
+@contextmanager
+def running(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker, which the block tells to stop. Its log is printed where something goes wrong."""
+    with (folder / "log").open("w") as log:
+        worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        yield worker
+        assert worker.wait(LIMIT) == 0
+    except BaseException:
+        print((folder / "log").read_text())
+        raise
+    finally:
+        worker.kill()
+        worker.wait()
+
+
 @pytest.mark.parametrize("name, interpreter", WORKERS)
 def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, interpreter: str) -> None:
     api = f"{server.rstrip('/')}/ojs/v1"
@@ -91,19 +108,10 @@ def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, int
 
     (tmp_path / name).write_text(titled("how-to/other-languages", name))
     environment = {**os.environ, "OJS_URL": server}
-    with (tmp_path / "log").open("w") as log:
-        worker = subprocess.Popen([interpreter, name], cwd=tmp_path, env=environment, stdout=log, stderr=log)
-    try:
+    with running([interpreter, name], tmp_path, environment) as worker:
         jobs = [eventually(lambda job=job: ended(job), f"{job} ends") for job in (counted, failing, unknown)]
         assert worker.poll() is None
         worker.terminate()
-        assert worker.wait(LIMIT) == 0
-    except BaseException:
-        print((tmp_path / "log").read_text())
-        raise
-    finally:
-        worker.kill()
-        worker.wait()
 
     assert (jobs[0]["state"], jobs[0]["result"]) == ("completed", {"words": 6})
     assert (jobs[1]["state"], jobs[1]["attempt"]) == ("discarded", 2)
@@ -115,9 +123,7 @@ def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, int
 
 def drain(command: list[str], folder: Path, environment: dict[str, str], beat_at: Callable[[], str]) -> None:
     """Start a worker whose program is one of `LONG`, and tell it to stop while its job runs, which ends after that."""
-    with (folder / "log").open("w") as log:
-        worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
+    with running(command, folder, environment) as worker:
         eventually((folder / "runs").exists, "the job runs")
         worker.terminate()
         eventually((folder / "told").exists, "the worker has been told to stop")
@@ -125,13 +131,6 @@ def drain(command: list[str], folder: Path, environment: dict[str, str], beat_at
             last = beat_at()
             eventually(lambda last=last: beat_at() > last, "it sends heartbeats while the job runs")
         (folder / "go").touch()
-        assert worker.wait(LIMIT) == 0
-    except BaseException:
-        print((folder / "log").read_text())
-        raise
-    finally:
-        worker.kill()
-        worker.wait()
 
 
 @pytest.mark.parametrize("name, interpreter", WORKERS)

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import OperationalError
 from django.test import override_settings
 
-from django_ojs import clock, middleware
+from django_ojs import clock
 from django_ojs.events import order
 from django_ojs.http import manifest
 from django_ojs.jobs import bulk, schemas
@@ -26,6 +26,7 @@ from django_ojs.rules.ids import new_job_id
 from django_ojs.statistics import eventcounts, summary
 from tests.http.conftest import Api
 from tests.http.described import described
+from tests.middlewares import added
 from tests.rights.world import asked, build
 from tests.webhooks.receiver import Receiver
 
@@ -497,10 +498,8 @@ def refused(api: Api) -> None:
 
 def dropped(api: Api) -> None:
     """Pushes that a site's middleware drops, and those that a schema has something against."""
-    drop = lambda job, proceed: None  # noqa: E731
-    middleware.enqueue_chain.add(drop)
-    api.post("/jobs", {"type": "a.b", "args": []})
-    middleware.enqueue_chain.remove(drop)
+    with added(lambda job, proceed: None):
+        api.post("/jobs", {"type": "a.b", "args": []})
     call(api, "/schemas", {"schema": {"type": "array", "maxItems": 0}, "job_type": "a.s", "version": "1"})
     with configured(SCHEMA_VALIDATION="warn"):
         schemas.forget()

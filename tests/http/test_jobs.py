@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_ojs import middleware
 from django_ojs.client.handle import get_job
 from django_ojs.envelope import validate
 from django_ojs.errors import MiddlewareRejected
 from django_ojs.models import Job
 from django_ojs.rules import durations
 from tests.http.conftest import Api, error_of
+from tests.middlewares import added
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
 
@@ -166,54 +166,42 @@ def test_an_id_that_is_taken_is_a_conflict(api: Api) -> None:
     assert Job.objects.count() == 1
 
 
-@pytest.fixture
-def enqueue_middleware() -> Any:
-    added: list[Any] = []
-
-    def add(function: Any) -> None:
-        added.append(function)
-        middleware.enqueue_chain.add(function)
-
-    yield add
-    for function in added:
-        middleware.enqueue_chain.remove(function)
-
-
-def test_what_a_middleware_drops_is_answered_as_dropped(api: Api, enqueue_middleware: Any) -> None:
-    enqueue_middleware(lambda job, proceed: None)
-    response = api.post("/jobs", {"type": "a.b", "args": []})
+def test_what_a_middleware_drops_is_answered_as_dropped(api: Api) -> None:
+    with added(lambda job, proceed: None):
+        response = api.post("/jobs", {"type": "a.b", "args": []})
     assert (response.status_code, response.json()) == (200, {"job": None, "dropped": True})
     assert not response.has_header("Location")
 
 
 @pytest.mark.parametrize("path,more", [("/jobs/batch", {}), ("/jobs/bulk", {"atomicity": "atomic"})])
 def test_a_middleware_that_drops_one_job_of_an_atomic_batch_lets_none_of_it_be_stored(
-    api: Api, enqueue_middleware: Any, path: str, more: dict[str, Any]
+    api: Api, path: str, more: dict[str, Any]
 ) -> None:
-    enqueue_middleware(lambda job, proceed: None if job["type"] == "drop.me" else proceed(job))
     body = {"jobs": [{"type": name, "args": []} for name in ("a.b", "drop.me", "a.c")], **more}
-    response = api.post(path, body)
+    with added(lambda job, proceed: None if job["type"] == "drop.me" else proceed(job)):
+        response = api.post(path, body)
+        assert not Job.objects.exists()
+        partial = api.post("/jobs/bulk", {**body, "atomicity": "partial"})
     assert response.status_code == 422, response.content
     answer = response.json()
     error = answer["error"] if path == "/jobs/batch" else answer["items"][1]["error"]
     assert (error["code"], error["details"]["index"]) == ("x_middleware_rejected", 1)
-    assert not Job.objects.exists()
-    assert api.post("/jobs/bulk", {**body, "atomicity": "partial"}).status_code < 300
+    assert partial.status_code < 300
     assert Job.objects.count() == 2
 
 
-def test_what_a_middleware_refuses_is_422(api: Api, enqueue_middleware: Any) -> None:
+def test_what_a_middleware_refuses_is_422(api: Api) -> None:
     def refuse(job: Any, proceed: Any) -> Any:
         raise MiddlewareRejected("Not on Sundays.")
 
-    enqueue_middleware(refuse)
-    error = error_of(api.post("/jobs", {"type": "a.b", "args": []}), 422, "x_middleware_rejected")
+    with added(refuse):
+        error = error_of(api.post("/jobs", {"type": "a.b", "args": []}), 422, "x_middleware_rejected")
     assert error["message"] == "Not on Sundays."
 
 
-def test_a_middleware_that_breaks_is_a_500_in_json(api: Api, enqueue_middleware: Any, caplog: Any) -> None:
-    enqueue_middleware(lambda job, proceed: 1 / 0)
-    response = api.post("/jobs", {"type": "a.b", "args": []})
+def test_a_middleware_that_breaks_is_a_500_in_json(api: Api, caplog: Any) -> None:
+    with added(lambda job, proceed: 1 / 0):
+        response = api.post("/jobs", {"type": "a.b", "args": []})
     error_of(response, 500, "backend_error")
     assert b"ZeroDivision" not in response.content
 
@@ -336,13 +324,13 @@ def test_an_envelope_over_the_limit_is_413_and_a_large_meta_has_its_own_code(api
     error_of(api.post("/jobs", {"type": "a.b", "args": [], "meta": {"x": "y" * 66_000}}), 413, "metadata_too_large")
 
 
-def test_what_comes_to_an_envelope_on_its_way_does_not_count(api: Api, settings: Any, enqueue_middleware: Any) -> None:
+def test_what_comes_to_an_envelope_on_its_way_does_not_count(api: Api, settings: Any) -> None:
     settings.OJS = {**settings.OJS, "MAX_ENVELOPE_BYTES": 3000}
-    enqueue_middleware(lambda job, proceed: proceed(job))
     headers = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "x-request-id": "r-1"}
     empty = '{"type":"a.b","args":[""]}'
     for size, status in ((3000, 201), (3001, 413)):
         body = empty.replace('""', f'"{"x" * (size - len(empty))}"')
-        answer = api.raw("/jobs", body.encode(), **headers)
+        with added(lambda job, proceed: proceed(job)):
+            answer = api.raw("/jobs", body.encode(), **headers)
         assert answer.status_code == status, answer.content
     assert Job.objects.get().meta["trace_id"] == "1" * 32

@@ -9,10 +9,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock, middleware
+from django_ojs import clock
 from django_ojs.models import AuditEntry, Job
 from django_ojs.queues import configuration
 from tests.http.conftest import Api, error_of
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -191,11 +192,8 @@ def test_the_middleware_is_named_in_its_order_without_the_sites_paths(settings: 
     api = with_key("admin")
     settings.OJS = {**settings.OJS, "ENQUEUE_MIDDLEWARE": [f"{__name__}.outer"],
                     "EXECUTION_MIDDLEWARE": [f"{__name__}.around"]}  # fmt: skip
-    middleware.enqueue_chain.add(outer)
-    try:
+    with added(outer):
         answer = api.get("/middleware")
-    finally:
-        middleware.enqueue_chain.remove(outer)
     assert answer.json() == {
         "enqueue": [{"name": "outer", "phase": "enqueue", "order": n} for n in range(2)],
         "execution": [{"name": "around", "phase": "execution", "order": 0}],

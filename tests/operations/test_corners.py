@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from django_ojs import clock, jsontext, middleware, states
+from django_ojs import clock, jsontext, states
 from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.cancel import cancel
@@ -34,6 +33,7 @@ from django_ojs.store.values import Ack
 from django_ojs.workerregistry.dead import rescue_dead_workers
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import deregister, direct, register
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -62,54 +62,41 @@ def events(kind: str) -> list[Any]:
 # PUSH with a middleware
 
 
-@pytest.fixture
-def chain() -> Iterator[middleware.Chain]:
-    """The enqueue chain; what a test adds to it is gone afterwards."""
-    before = middleware.enqueue_chain.list()
-    yield middleware.enqueue_chain
-    for entry in middleware.enqueue_chain.list():
-        if entry not in before:
-            middleware.enqueue_chain.remove(entry)
-
-
-def test_a_middleware_may_change_a_job_and_drop_another(chain: middleware.Chain) -> None:
+def test_a_middleware_may_change_a_job_and_drop_another() -> None:
     def choose(job: dict[str, Any], next: Any) -> Any:
         return None if job["type"] == "a.drop" else next(job | {"meta": {"seen": True}})
 
-    chain.add(choose)
-    kept, dropped, last = (push([each])[0] for each in (JOB, JOB | {"type": "a.drop"}, JOB))
+    with added(choose):
+        kept, dropped, last = (push([each])[0] for each in (JOB, JOB | {"type": "a.drop"}, JOB))
+        with pytest.raises(MiddlewareRejected):  # an atomic batch is stored whole or not at all
+            push([JOB, JOB | {"type": "a.drop"}])
     assert [dropped.row, dropped.status] == [None, "dropped"]
     for pushed in (kept, last):
         assert pushed.row is not None
         assert jsontext.loads(pushed.row["meta"]) == {"seen": True}
     assert Job.objects.count() == 2
-    with pytest.raises(MiddlewareRejected):  # an atomic batch is stored whole or not at all
-        push([JOB, JOB | {"type": "a.drop"}])
-    assert Job.objects.count() == 2
 
 
-def test_a_refusal_in_the_chain_names_its_place_and_stores_nothing(chain: middleware.Chain) -> None:
+def test_a_refusal_in_the_chain_names_its_place_and_stores_nothing() -> None:
     def refuse(job: dict[str, Any], next: Any) -> Any:
         if job["args"] == [2]:
             raise MiddlewareRejected("not two")
         return next(job)
 
-    chain.add(refuse)
-    with pytest.raises(MiddlewareRejected) as refusal:
+    with added(refuse), pytest.raises(MiddlewareRejected) as refusal:
         push([JOB, JOB | {"args": [2]}])
     assert refusal.value.details["index"] == 1
-    with pytest.raises(MiddlewareRejected) as refusal:
+    with added(refuse), pytest.raises(MiddlewareRejected) as refusal:
         push([JOB | {"args": [2]}])
     assert "index" not in refusal.value.details
     assert not Job.objects.exists()
 
 
-def test_what_a_middleware_made_is_validated_again(chain: middleware.Chain) -> None:
+def test_what_a_middleware_made_is_validated_again() -> None:
     def spoil(job: dict[str, Any], next: Any) -> Any:
         return next(job | {"priority": 1000})
 
-    chain.add(spoil)
-    with pytest.raises(InvalidPayload) as refusal:
+    with added(spoil), pytest.raises(InvalidPayload) as refusal:
         push([JOB, JOB])
     assert refusal.value.details["index"] == 0
     assert not Job.objects.exists()

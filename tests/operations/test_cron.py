@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs import clock, middleware
+from django_ojs import clock
 from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import Conflict, InvalidRequest, MiddlewareRejected, NotFound
@@ -20,6 +20,7 @@ from django_ojs.queues.configuration import pause
 from django_ojs.retention import prune
 from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.scheduler.scheduler import Cron
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -230,12 +231,9 @@ class TestTick:
                     return None
             return next(job)
 
-        middleware.enqueue_chain.add(awkward)
-        try:
+        with added(awkward):
             frozen_clock.advance(minutes=1)
             assert tick() == 4
-        finally:
-            middleware.enqueue_chain.remove(awkward)
         assert [job["args"] for job in jobs()] == [["sound"]]
         found = {event["subject"]: event["data"] for event in events("cron.skipped")}
         assert {name: data["reason"] for name, data in found.items()} == {
@@ -252,12 +250,9 @@ class TestTick:
         def refuse(job: Any, following: Any) -> Any:
             raise InvalidRequest("There is no customer hunter2.")
 
-        middleware.enqueue_chain.add(refuse)
-        try:
+        with added(refuse):
             frozen_clock.advance(minutes=1)
             tick()
-        finally:
-            middleware.enqueue_chain.remove(refuse)
         assert "made no job: invalid_request" in caplog.text
         assert "hunter2" not in caplog.text
 
@@ -411,12 +406,9 @@ class TestOverlap:
         def drop(job: dict[str, Any], further: Any) -> Any:
             return further(job) if refuses == "duplicate" else None
 
-        middleware.enqueue_chain.add(drop)
-        try:
+        with added(drop):
             frozen_clock.advance(minutes=1)
             tick()
-        finally:
-            middleware.enqueue_chain.remove(drop)
         assert [(job["id"], job["state"]) for job in jobs()] == [(first, "active")]
         assert events("cron.skipped")[0]["data"]["reason_code"] == refuses
         assert events("job.cancelled") == []
@@ -537,12 +529,8 @@ class TestTrigger:
             raise MiddlewareRejected("not today")
 
         make()
-        middleware.enqueue_chain.add(refuse)
-        try:
-            with pytest.raises(MiddlewareRejected):
-                trigger("report")
-        finally:
-            middleware.enqueue_chain.remove(refuse)
+        with added(refuse), pytest.raises(MiddlewareRejected):
+            trigger("report")
         assert schedules.get("report").run_count == 0
 
 

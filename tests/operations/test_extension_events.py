@@ -18,7 +18,8 @@ from django_ojs.jobs.read import info
 from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Event
 from django_ojs.worker.runs import Failed, of_result
-from tests.operations.test_workflows import ONCE, added, chain, claim, complete, create, discard, job
+from tests.middlewares import added
+from tests.operations.test_workflows import ONCE, chain, claim, complete, create, discard, job
 
 pytestmark = pytest.mark.django_db
 

@@ -14,12 +14,12 @@ from django_ojs.errors import Duplicate, OJSError
 from django_ojs.jobs import bulk
 from django_ojs.jobs.candidates import Pushed, PushOutcome
 from django_ojs.jobs.push import push, push_each
-from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Event, Job
 from django_ojs.queues import configuration
 from django_ojs.store import prepared, store_of
 from django_ojs.store.orm import Store
 from django_ojs.store.postgresql import PART
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -162,11 +162,8 @@ def test_an_enqueue_middleware_sees_each_job_before_anything_is_written() -> Non
         counts.add(Job.objects.filter(type="a.b").count())
         return None if job["args"] == [LATE] else call_next(job)
 
-    enqueue_chain.add(middleware)
-    try:
+    with added(middleware):
         outcomes = push_each(many())
-    finally:
-        enqueue_chain.remove(middleware)
     assert counts == {0}
     assert len(stored()) == TOTAL - 1
     assert seen(outcomes)[LATE] == ("dropped", True)

@@ -11,7 +11,6 @@ import pytest
 from django.db import DataError, OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import middleware
 from django_ojs.errors import BackendUnavailable, Duplicate, InvalidPayload, JobTypeNotAllowed, QueueFull
 from django_ojs.jobs import push_group
 from django_ojs.jobs.candidates import Pushed
@@ -23,6 +22,7 @@ from django_ojs.rules.ids import new_job_id
 from django_ojs.store import store_of
 from django_ojs.store.orm import Store
 from tests.gathering import SECONDS, Gathering, gathering
+from tests.middlewares import added
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
 
@@ -129,9 +129,8 @@ def dropping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def odd(document: Mapping[str, Any], proceed: Any) -> Any:
         return None if document["args"][0] % 2 else proceed(document)
 
-    middleware.enqueue_chain.add(odd)
-    yield
-    middleware.enqueue_chain.remove(odd)
+    with added(odd):
+        yield
 
 
 def test_the_middleware_drops_for_its_own_caller(plain: Gathering, dropping: None) -> None:

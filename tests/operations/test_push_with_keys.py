@@ -11,7 +11,6 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import middleware
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload
 from django_ojs.faults import LostRace
@@ -25,6 +24,7 @@ from django_ojs.rules.ids import new_job_id
 from django_ojs.store import store_of
 from django_ojs.store.values import StoredKey
 from tests.gathering import SECONDS, Gathering, gathering
+from tests.middlewares import added
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
 
@@ -148,11 +148,8 @@ def test_the_middleware_does_not_meet_a_job_again() -> None:
         met.append(document["args"])
         return proceed(document)
 
-    middleware.enqueue_chain.add(note)
-    try:
+    with added(note):
         assert [once("a", 1), once("a", 1)] == [("[1]", False), ("[1]", True)]
-    finally:
-        middleware.enqueue_chain.remove(note)
     assert met == [[1]]
 
 
@@ -160,11 +157,8 @@ def test_that_a_middleware_dropped_a_job_is_an_answer_too(keyed: Gathering) -> N
     def drop(document: Any, proceed: Any) -> Any:
         return None if document["args"] == [1] else proceed(document)
 
-    middleware.enqueue_chain.add(drop)
-    try:
+    with added(drop):
         dropped, stored = pushed_together(keyed, lambda: once("a", 1), lambda: once("b", 2))
-    finally:
-        middleware.enqueue_chain.remove(drop)
     assert (dropped.result(), stored.result()) == (("null", False), ("[2]", False))
     assert once("a", 1) == ("null", True)
 

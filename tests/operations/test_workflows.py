@@ -11,7 +11,7 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock, jsontext, middleware
+from django_ojs import clock, jsontext
 from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs import schemas
@@ -34,6 +34,7 @@ from django_ojs.workerregistry.deaths import Death
 from django_ojs.workflows import graphs
 from django_ojs.workflows import workflow as operations
 from tests import refusing
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -435,20 +436,6 @@ class TestEveryWayToEnd:
         assert Job.objects.get(pk=scheduled.row["id"]).state == "available"
         assert shown(flow)["error"]["errors"][0]["code"] == "internal_error"
         assert {shown(one)["state"] for one in (flow, other)} == {"failed"}
-
-
-def added(function: Any) -> Any:
-    import contextlib
-
-    @contextlib.contextmanager
-    def manager() -> Any:
-        middleware.enqueue_chain.add(function)
-        try:
-            yield
-        finally:
-            middleware.enqueue_chain.remove(function)
-
-    return manager()
 
 
 class TestCreation:

@@ -23,12 +23,12 @@ from django_ojs import chain, clock, doctor, enqueue, enqueue_many, get_job, get
 from django_ojs.checks import check_outbox, check_second_database
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, MiddlewareRejected, NotFound, QueueFull
 from django_ojs.jobs import push
-from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, OutboxEntry, Queue, Workflow
 from django_ojs.registry import Registry, registry
 from django_ojs.routers import JobsRouter
 from django_ojs.scheduler.scheduler import Relay
 from django_ojs.testing import FakeJobs, InlineJobs, WorkerJobs
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db
 
@@ -133,15 +133,12 @@ def test_delays_count_from_the_enqueue_and_the_middleware_runs_once(ship: Any, f
         seen.append(document["id"])
         return None if document["args"] == ["drop"] else proceed({**document, "meta": {"by": "middleware"}})
 
-    enqueue_chain.add(stamp)
-    try:
+    with added(stamp):
         due = frozen_clock.now + dt.timedelta(minutes=10)
         handle = ship.options(delay="10m").enqueue("a")
         assert ship.enqueue("drop").dropped
         frozen_clock.advance(minutes=5)
         outbox.relay()
-    finally:
-        enqueue_chain.remove(stamp)
     (stored,) = jobs()
     assert (stored.due_at, stored.state, stored.meta) == (due, "scheduled", {"by": "middleware"})
     assert (handle.row["due_at"], len(seen)) == (due, 2)
@@ -153,8 +150,7 @@ def test_several_jobs_are_refused_where_a_middleware_drops_one_with_an_outbox_or
     def drop(document: dict[str, Any], proceed: Any) -> Any:
         return None if document["args"] == ["drop"] else proceed(document)
 
-    enqueue_chain.add(drop)
-    try:
+    with added(drop):
         for home in ("default", None):
             settings.OJS = {"OUTBOX": home}
             with pytest.raises(MiddlewareRejected) as caught:
@@ -162,8 +158,6 @@ def test_several_jobs_are_refused_where_a_middleware_drops_one_with_an_outbox_or
             assert caught.value.details["index"] == 1
             assert (entries(), jobs()) == ([], [])
             assert ship.enqueue("drop").dropped
-    finally:
-        enqueue_chain.remove(drop)
 
 
 def test_a_crash_between_push_and_delete_makes_no_second_job(ship: Any) -> None:

@@ -108,6 +108,7 @@ def room(transactional_db: None) -> None:
     configuration.forget()
 
 
+@pytest.mark.sqlite_too
 @pytest.mark.skipif(connection.vendor == "postgresql", reason="there it is one statement: the next test")
 def test_a_plain_push_killed_between_its_jobs_and_their_events(site: Site, room: None, tmp_path: Path) -> None:
     jobs = documents()

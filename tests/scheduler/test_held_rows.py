@@ -137,7 +137,7 @@ def test_a_dead_worker_with_a_held_job_is_rescued_later_and_others_now() -> None
     assert rescue_dead_workers() == 1
 
 
-@pytest.mark.skipif(connection.vendor != "mysql", reason="MariaDB")
+@pytest.mark.mariadb
 def test_what_is_done_piece_by_piece_waits_a_second_for_a_lock_on_mariadb() -> None:
     found = []
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db.models import Sum
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,7 +21,7 @@ from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
-from django_ojs.models import Event, Job
+from django_ojs.models import CountDelta, Event, Job
 from django_ojs.states import State
 from django_ojs.statistics import counters, eventcounts, jobtypes, percentiles
 from django_ojs.workerregistry.registration import register
@@ -191,6 +192,23 @@ def test_jobs_a_second_and_their_mean_duration(api: Any, scrape: Scrape) -> None
     assert summary["avg_latency_ms"] == pytest.approx(run_ms / completed, abs=0.01)
     of_completed = scrape("ojs_job_duration_seconds_sum", state="completed")
     assert of_completed * 1000 / completed == pytest.approx(summary["avg_latency_ms"], abs=1)
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_a_wait_and_a_run_of_more_than_a_minute(api: Any, frozen_clock: FrozenClock, each: int) -> None:
+    """The database takes these times as a whole: not their seconds without their minutes, hours and days."""
+    wait, run = dt.timedelta(days=2, hours=3, minutes=4, seconds=5.5), dt.timedelta(hours=1, minutes=2, seconds=3.25)
+    push([{"type": "mail.send", "queue": "mail", "args": []}] * each)
+    frozen_clock.advance(seconds=wait.total_seconds())
+    ids = [row["id"] for row in fetch(Fetch(["mail"], count=each))]
+    frozen_clock.advance(seconds=run.total_seconds())
+    ack([Ack(job_id) for job_id in ids])
+    wait_ms, run_ms = (int(time.total_seconds() * 1000) for time in (wait, run))
+    deltas = CountDelta.objects.aggregate(wait=Sum("wait_ms"), run=Sum("run_ms"))
+    assert deltas == {"wait": each * wait_ms, "run": each * run_ms}
+    told = {event.type: event.data for event in Event.objects.filter(type__in=["job.started", "job.completed"])}
+    assert (told["job.started"]["wait_ms"], told["job.completed"]["duration_ms"]) == (wait_ms, run_ms)
+    assert api.get("/queues/mail/stats").json()["stats"]["avg_duration_ms"] == run_ms
 
 
 def test_the_longest_wait(api: Any, lines: dict[str, Any], frozen_clock: FrozenClock) -> None:

@@ -26,6 +26,7 @@ from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskResult, TaskFailed
 from django_ojs.tasks.results import task_error
 from django_ojs.tasks.task import policy, variant
 from tests.conftest import FrozenClock
+from tests.middlewares import added
 from tests.tasks.api import (
     LOGGER,
     InvalidTask,
@@ -833,17 +834,12 @@ def test_meta_from_the_wire_chooses_among_our_backends_only(drain: Drain) -> Non
 
 def test_a_dropped_task_is_no_task(settings: Any) -> None:
     from django_ojs.client.handle import JobDropped
-    from django_ojs.middleware import enqueue_chain
 
     def drop(document: Any, next: Any) -> None:
         return None
 
-    enqueue_chain.add(drop)
-    try:
-        with pytest.raises(JobDropped):
-            tasks.add.enqueue(1)
-    finally:
-        enqueue_chain.remove(drop)
+    with added(drop), pytest.raises(JobDropped):
+        tasks.add.enqueue(1)
 
 
 def test_the_same_function_is_one_definition(handlers: Registry) -> None:

@@ -13,9 +13,9 @@ from django.db import transaction
 
 from django_ojs import Workflow, aenqueue, batch, chain, emit_event, enqueue, enqueue_many, get_job, group, job
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, InvalidRequest, InvalidWorkflow, MiddlewareRejected
-from django_ojs.middleware import enqueue_chain
 from django_ojs.models import CronRun, Event, Job, OutboxEntry, Queue
 from django_ojs.testing import FakeJobs, fake
+from tests.middlewares import added
 
 
 @pytest.fixture
@@ -184,14 +184,11 @@ def test_enqueue_middleware_runs(ojs_fake: FakeJobs, send: Any) -> None:
             raise MiddlewareRejected("no")
         return proceed({**document, "meta": {"seen": True}})
 
-    enqueue_chain.add(gate)
-    try:
+    with added(gate):
         send.enqueue("a")
         assert send.enqueue("drop").dropped
         with pytest.raises(MiddlewareRejected):
             send.enqueue("refuse")
-    finally:
-        enqueue_chain.remove(gate)
     assert ojs_fake.assert_enqueued(send, times=1).meta == {"seen": True}
 
 

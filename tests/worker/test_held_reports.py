@@ -109,7 +109,7 @@ def test_the_other_outcomes_are_stored_and_this_one_follows(desk: Desk, claimed:
     assert desk.writer.completed == (4 if isinstance(outcome, Completed) else 0)
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="needs PostgreSQL, which stores the others first")
+@pytest.mark.postgres  # which stores the others first
 def test_an_outage_behind_the_first_outcomes_loses_none_of_the_others(
     desk: Desk, claimed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from django_ojs.errors import BackendUnavailable
 from django_ojs.http import exceptions, probes
 from django_ojs.jobs import bulk
 from django_ojs.jobs.finish import Ack, Failure
-from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, Lease, Worker
 from django_ojs.scheduler import service
 from django_ojs.scheduler.scheduler import Leadership
@@ -30,6 +29,7 @@ from django_ojs.worker import writer
 from django_ojs.worker.writer import deliver_reports, keep_reports
 from tests import refusing
 from tests.http.conftest import api
+from tests.middlewares import added
 from tests.operations.test_bulkactions import dead
 from tests.operations.test_bulkactions import started as begun_action
 from tests.operations.test_cron import make
@@ -262,8 +262,7 @@ def test_a_store_that_is_away_costs_no_occurrence_of_a_schedule(frozen_clock: An
             raise BackendUnavailable("The store of the site is away.")
         return next(document)
 
-    enqueue_chain.add(refuse)
-    try:
+    with added(refuse):
         with pytest.raises(BackendUnavailable):
             tick()
         due = made.next_run_at
@@ -271,8 +270,6 @@ def test_a_store_that_is_away_costs_no_occurrence_of_a_schedule(frozen_clock: An
         assert made.next_run_at == due, "it is still to come"
         away.clear()
         tick()
-    finally:
-        enqueue_chain.remove(refuse)
     assert Job.objects.count() == 1
 
 

@@ -582,7 +582,7 @@ def test_a_connection_that_is_cut_wakes_and_is_replaced(
     assert listening._woken.wait(60), "what was committed meanwhile is looked for"
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="sites on other databases have no such driver")
+@pytest.mark.postgres
 def test_without_psycopg_3_a_worker_polls_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,7 @@ from django_ojs.worker import process
 from django_ojs.worker.wakers import PollingWaker
 from django_ojs.worker.writer import Writer
 from django_ojs.workerregistry.registration import direct
+from tests.middlewares import added
 from tests.waiting import eventually
 from tests.worker.conftest import WorkerThread
 
@@ -536,12 +537,9 @@ def test_middlewares_wrap_every_handler_that_the_worker_runs(drain: Drain) -> No
         finally:
             seen.append("after")
 
-    execution_chain.add(outer)
-    try:
+    with added(outer, execution_chain):
         handles = enqueue_many([well.s(), badly.s()])
         drain(concurrency=1)
-    finally:
-        execution_chain.remove(outer)
     assert [handle.refresh().state for handle in handles] == ["completed", "discarded"]
     assert handles[0].result == "wrapped plain"
     assert seen == ["before", "handler", "after", "before", "after"]
