@@ -197,7 +197,7 @@ def _meet(using: str, cursor: Any, log: EventLog, server: str, run: str, *, is_o
     """The last pass was one of another server, table, history or run of the server: put right what went by those."""
     ordered = log.last_seq
     if not log.server:  # before this was written down, nothing else had the numbers of what is in order
-        ordered = behind(using, START).order_by("-pk").values_list("pk", flat=True).first() or 0
+        ordered = highest_id(using)
     is_moved = is_others or (bool(log.server) and log.server != server and not _is_rewritten(cursor, log, server))
     if is_moved:
         _keep_places(cursor, ordered)
@@ -560,6 +560,11 @@ def end_position(using: str) -> LogPosition:
     return last(using) or START
 
 
+def highest_id(using: str) -> int:
+    """The highest id of an event that has been put in order; 0 where there is none."""
+    return behind(using, START).order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
 def last(using: str, **conditions: Any) -> LogPosition | None:
     """The place of the last event with these fields; None where there is none, or not any more."""
     event = behind(using, START).filter(**conditions).reverse().first()
@@ -587,9 +592,3 @@ def before(using: str, instant: dt.datetime) -> LogPosition:
     near = behind(using, START).filter(time__lt=instant, pk__gte=low - _NEAR, pk__lte=high + _NEAR)
     event = near.order_by("-pk").first()
     return START if event is None else place_of(event)
-
-
-def pruned_behind(using: str, place: LogPosition) -> int:
-    """How many events behind `place` may be gone already, so that reading on from there would miss them."""
-    log = EventLog.objects.using(using).filter(pk=1).first()
-    return 0 if log is None else max(log.pruned_to - place.id, 0)

@@ -96,7 +96,7 @@ def extension_uris() -> set[str]:
 
 def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[str, Any]:
     """The whole document. `base_url` is where the caller found us, without a slash at its end; `streams` says whether
-    this server can send answers that do not end."""
+    the server that brought the request can send answers that do not end, though the process has not announced it."""
     below = urlsplit(base_url).path  # where the site, or a proxy before it, has put us
     return {
         "specversion": SPECVERSION,
@@ -156,7 +156,7 @@ def events(streams: bool = False) -> dict[str, Any]:
         "ordering": "per_job",
         "retention_period": f"{ojs_settings.EVENT_RETENTION / 3600:g}h",
         "max_count": ojs_settings.EVENT_MAX_COUNT,
-        "transports": [*TRANSPORTS, *(name for name, there in others.items() if there)],
+        "transports": [*dict.fromkeys([*TRANSPORTS, *(name for name, there in others.items() if there)])],
     }
 
 

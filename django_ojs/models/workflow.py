@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from django.db import models
 from django.db.models import Q
@@ -100,44 +102,61 @@ class Workflow(OJSModel):
         return start.started_at if start else None
 
 
-#: What this process knows of workflows, which keep their ids: '' where the client gave none.
-_own_ids: dict[uuid.UUID, str] = {}
+class _KnownId(NamedTuple):
+    own: str  #: '' where the client gave none, or the workflow is not there
+    until: float
+
+
+#: What this process knows of the ids that clients gave to workflows, and until when (`time.monotonic`) it is believed:
+#: jobs and events may outlive a workflow that is pruned, and then all processes have to name it alike; and a restore
+#: may bring back one that was not there.
+_own_ids: dict[uuid.UUID, _KnownId] = {}
 _MOST_KNOWN = 50_000
-#: Workflows that were not there, which their jobs and events may outlive, and until when (`time.monotonic`) that is
-#: believed: a restore may bring them back.
-_missing: dict[uuid.UUID, float] = {}
 _BELIEVED = 60.0
 
 
 def know(key: uuid.UUID, own_id: str | None) -> None:
-    """Remember the id that its client gave a workflow."""
+    """Remember the id that its client gave a workflow, which is there."""
+    _remember(key, str(own_id or ""), time.monotonic() + _BELIEVED if own_id else math.inf)
+
+
+def is_there(key: uuid.UUID) -> None:
+    """Go on to believe what this process knows of the workflow, which has just been read."""
+    known = _own_ids.get(key)
+    if known is not None and known.own:
+        know(key, known.own)
+
+
+def _remember(key: uuid.UUID, own: str, until: float) -> None:
     if len(_own_ids) > _MOST_KNOWN:
         _own_ids.clear()
-    _own_ids[key] = str(own_id or "")
+    _own_ids[key] = _KnownId(own, until)
 
 
 def forget_ids() -> None:
     """Drop what this process knows of the ids of workflows."""
     _own_ids.clear()
-    _missing.clear()
 
 
 def known_id(key: uuid.UUID) -> str:
     """The id by which clients know the workflow, as far as this process knows it: nothing is asked."""
-    return _own_ids.get(key) or str(key)
+    known = _own_ids.get(key)
+    return known.own if known is not None and known.own else str(key)
 
 
 def own_ids(keys: Iterable[uuid.UUID], using: str) -> dict[uuid.UUID | None, str]:
     """The ids that clients gave these workflows, where they are no UUIDs: by these they are known outside."""
     keys, now = set(keys), time.monotonic()
-    if unknown := [key for key in keys if key not in _own_ids and _missing.get(key, 0.0) < now]:
+    found = {key: known.own for key in keys if (known := _own_ids.get(key)) is not None and known.until > now}
+    if unknown := keys.difference(found):
         rows = Workflow.objects.using(using).filter(pk__in=unknown).order_by().values_list("pk", "own_id")
-        for key, own_id in rows:
-            know(key, own_id)
-        if len(_missing) > _MOST_KNOWN:
-            _missing.clear()
-        _missing.update((key, now + _BELIEVED) for key in unknown if key not in _own_ids)
-    return {key: own for key in keys if (own := _own_ids.get(key))}
+        there = {key: own_id or "" for key, own_id in rows}
+        for key, own in there.items():
+            know(key, own)
+        for key in unknown.difference(there):
+            _remember(key, "", now + _BELIEVED)
+        found |= there
+    return {key: own for key, own in found.items() if own}
 
 
 def name_workflows(rows: Sequence[JobRow], using: str) -> None:

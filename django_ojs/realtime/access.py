@@ -31,7 +31,8 @@ from django_ojs.errors import NotFound, OJSError, PermissionDenied, Unauthentica
 from django_ojs.guard import get_logger
 from django_ojs.http import base, exceptions, media, permissions
 from django_ojs.http.authentication import OURS, KeyUser, is_allowed_origin
-from django_ojs.models import APIKey, Job, Ticket
+from django_ojs.models import APIKey, Job, Queue, Ticket
+from django_ojs.models.fields import same_name
 from django_ojs.realtime.handler import with_plain_query
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
@@ -102,6 +103,8 @@ class Caller:
             permissions.check_type(self.request, job_type)
         if asked.job is not None:
             await in_thread(partial(self._check_job, asked.job))
+        if asked.queue is not None:
+            await in_thread(partial(require_queue, asked.queue))
         if asked.workflows:
             known = await in_thread(partial(keys_of, asked.workflows))
             asked.wanted = dataclasses.replace(asked.wanted, workflow_ids=known)
@@ -115,7 +118,7 @@ class Caller:
         )
 
     def _check_job(self, job: uuid.UUID) -> None:
-        """The job of a channel must exist and lie within the caller's limits. A queue may still be to come."""
+        """The job of a channel must exist and lie within the caller's limits."""
         row = Job.objects.using(router.db_for_write(Job)).filter(pk=job).values("queue", "type").first()
         if row is None:
             raise NotFound.resource("job", str(job))
@@ -163,6 +166,13 @@ class Caller:
             permissions.require_scope(request, self.needs, operation=self.operation, model="event")
         permissions.only_job_events(request)
         return request
+
+
+def require_queue(name: str) -> None:
+    """Raise `NotFound` for a queue that nothing has used yet; `default` is always there."""
+    known = Queue.objects.using(router.db_for_write(Queue)).filter(same_name("name", name))
+    if name != "default" and not known.exists():
+        raise NotFound.resource("queue", name)
 
 
 async def answer_handshake(scope: Any, send: Any, error: OJSError) -> None:

@@ -21,6 +21,9 @@ def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:
     Short requests of the binding are served on threads that last (`handler.on_threads`).
     Without Channels among the site's apps ours are refused with 404 (the system check django_ojs.W003 says so).
     """
+    from django_ojs.http import manifest  # a site imports this module before Django has loaded its models
+
+    manifest.announce("sse")
     http = on_threads(http)
     if not apps.is_installed("channels"):
         return _without(http, websocket or nowhere)

@@ -94,6 +94,7 @@ class LogReader:
 
     def __init__(self, using: str, stopping: PartEvent) -> None:
         self._using, self._stopping = using, stopping
+        self._read_to = 0  #: the highest id that the tail has read, which need not be that of the last event
         # The hub lives while this thread waits for a database that is away.
         self._tail = ThreadPoolExecutor(1, "ojs-tail", stopping.belongs_to_this_thread)
         self._replays = ThreadPoolExecutor(1, "ojs-replay")
@@ -104,7 +105,9 @@ class LogReader:
         def read_end() -> LogPosition:
             ids.salt_of(self._using)  # from here on the loop knows it without asking
             order.catch_up(self._using, strict=False)
-            return order.end_position(self._using)
+            highest, place = order.highest_id(self._using), order.end_position(self._using)
+            self._read_to = max(highest, place.id)
+            return place
 
         return await self._run(self._tail, read_end)
 
@@ -117,7 +120,10 @@ class LogReader:
                 order.catch_up(self._using)
             else:
                 order.advance(self._using)
-            return self._new(place)
+            page = self._new(place)
+            read_to = page.place.id if page.back else self._read_to
+            self._read_to = max([read_to, *(entry.place.id for entry in page.entries)])
+            return page
 
         return await self._run(self._tail, read_tail)
 
@@ -125,7 +131,7 @@ class LogReader:
         """What matches one of the filters behind `place`."""
 
         def read_replay() -> EventLogPage:
-            other, gap = self._checked(place)
+            other, gap = self._checked(place, place.id)
             if other is not None:
                 return other
             found = order.behind(self._using, place).filter(condition_of(filters))
@@ -158,9 +164,9 @@ class LogReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool, persist, look, self._using, self._stopping)
 
-    def _checked(self, place: LogPosition) -> tuple[EventLogPage | None, dict[str, Any] | None]:
+    def _checked(self, place: LogPosition, read_to: int) -> tuple[EventLogPage | None, dict[str, Any] | None]:
         """What a reader gets instead of what is behind `place`, where the log is not what it has read; and the gap, if
-        what was behind it has been pruned."""
+        what was behind it has been pruned: ids above `read_to`."""
         found = order.is_there(self._using, place)
         if found.state == "here":
             return None, None
@@ -171,8 +177,8 @@ class LogReader:
             assert place.time is not None
             gap = log.gap_of(found, place.id, place.time, self._using)
             return EventLogPage([], found.place, True, gap, back=True), None
-        missed = order.pruned_behind(self._using, place)
-        return None, log.gap_behind(place.id, place.time, self._using) if missed else None
+        gap = log.gap_behind(read_to, place.time, self._using)
+        return None, gap if gap["estimated_missed_count"] else None
 
     def _new(self, place: LogPosition) -> EventLogPage:
         if place.time is None:
@@ -181,11 +187,11 @@ class LogReader:
         found = list(order.behind(self._using, place.having(order.CHANGE))[: PAGE + 1])
         if found and order.place_of(found[0]) == place and found[0].time == place.time:
             return self._pages(found[1:], None, place)
-        other, gap = self._checked(place)
+        other, gap = self._checked(place, self._read_to)
         if other is not None:
             return dataclasses.replace(other, full=other.back)
         if gap is not None:  # to be told once
-            place = dataclasses.replace(place, id=place.id + gap["estimated_missed_count"])
+            self._read_to += gap["estimated_missed_count"]
         return self._pages(found[:PAGE], None, place, gap)
 
     def _pages(

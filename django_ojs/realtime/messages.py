@@ -63,6 +63,11 @@ class Subscribe:
         """The job of a `job:` channel."""
         return self.wanted.job_ids[0] if self.channel.startswith("job:") else None
 
+    @property
+    def queue(self) -> str | None:
+        """The queue of a `queue:` channel."""
+        return self.wanted.queues[0] if self.channel.startswith("queue:") else None
+
 
 @dataclasses.dataclass(slots=True)
 class Unsubscribe:

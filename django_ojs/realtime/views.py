@@ -23,7 +23,6 @@ from rest_framework.response import Response
 from django_ojs import keys, tenants
 from django_ojs.errors import (
     InvalidRequest,
-    NotFound,
     OJSError,
     PermissionDenied,
     StreamingUnavailable,
@@ -40,10 +39,9 @@ from django_ojs.http.operation import operation
 from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
 from django_ojs.jobs import joblog
 from django_ojs.jobs.read import info
-from django_ojs.models import APIKey, Queue
-from django_ojs.models.fields import same_name
+from django_ojs.models import APIKey
 from django_ojs.realtime import sse
-from django_ojs.realtime.access import lost_rights
+from django_ojs.realtime.access import lost_rights, require_queue
 from django_ojs.realtime.slots import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
@@ -159,13 +157,11 @@ class QueueEventsView(StreamView):
 
     @_stream("A stream about a queue", _ONE)
     def feed(self, request: Request, **place: str) -> Feed:
-        """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
+        """Raises NotFound for a queue that nothing has used yet."""
         name = place["name"]
         query.refuse_others(request, MEANT, _ONE, STREAM_QUERY, queue=name, queues=name)
         feed = of_queue(request, name)
-        known = Queue.objects.using(router.db_for_write(Queue)).filter(same_name("name", name))
-        if name != "default" and not known.exists():
-            raise NotFound.resource("queue", name)
+        require_queue(name)
         return feed
 
 

@@ -15,7 +15,7 @@ from django_ojs.lifecycle.ended import jobs_read
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.models.workflow import forget_ids, know
+from django_ojs.models.workflow import forget_ids, is_there, know
 from django_ojs.rules import workflowgraph
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
@@ -47,6 +47,8 @@ class WorkflowShape(NamedTuple):
 def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUID, WorkflowShape]:
     """The shapes of these workflows, given with the time of their creation; one that was pruned is missing."""
     found = {pk: known for pk, at in wanted.items() if (known := _known(pk, at, using)) is not None}
+    for pk in found:
+        is_there(pk)
     if len(found) < len(wanted):
         rows = Workflow.objects.using(using).filter(pk__in=[pk for pk in wanted if pk not in found])
         columns = ("pk", "created_at", "own_id", "graph", "facts", "limits", "parent_id")

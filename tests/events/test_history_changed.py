@@ -495,7 +495,7 @@ class TestTheDoors:
         kept = (await do(log.read)).cursor
         async with connected() as socket, connected() as other:
             await socket.ask({"action": "subscribe", "channel": "all", "event_types": ["job.enqueued"]})
-            await socket.ask({"action": "subscribe", "channel": "queue:other", "event_types": ["job.enqueued"]})
+            await socket.ask({"action": "subscribe", "channel": "queue:default", "event_types": ["job.failed"]})
             copy = await do(Copy)
             await do(written, "a.lost", "a.gone")
             lost = await socket.events(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -625,6 +626,13 @@ class TestRetry:
 
 @pytest.mark.usefixtures("long_memory")
 class TestCosts:
+    @pytest.fixture
+    def after_a_while(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Lets what this process knows of the ids of workflows grow old."""
+        passed = [0.0]
+        monkeypatch.setattr(flow_ids, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
+        return lambda: passed.append(flow_ids._BELIEVED)
+
     def statements(self, act: Any) -> int:
         configuration.forget()
         schemas.forget()  # or the registry is read again when a slow machine has taken five seconds
@@ -695,19 +703,52 @@ class TestCosts:
         assert links[1] == links[2] <= plain[2] + more + caches, (plain, links)
         assert claims[1] == claims[2] <= first[2] + parents, (first, claims)
 
-    def test_a_process_that_knows_a_workflow_asks_for_its_id_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_process_that_knows_a_workflow_asks_for_its_id_no_more(self) -> None:
         flow = create(id="order-17", type="group", jobs=[job("a")])
         graphs.forget()
         assert flow_ids.known_id(flow.pk) == str(flow.pk)
         claim()
         assert flow_ids.known_id(flow.pk) == "order-17"
-        stored = Workflow.objects.filter(pk=flow.pk)
-        stored.delete()
-        graphs.forget()
-        assert [self.statements(lambda: flow_ids.own_ids([flow.pk], "default")) for _ in range(2)] == [1, 0]
-        monkeypatch.setattr(flow_ids, "_missing", dict.fromkeys(flow_ids._missing, 0.0))  # after a while
+        assert self.statements(lambda: flow_ids.own_ids([flow.pk], "default")) == 0
+
+    def test_after_a_while_all_processes_name_a_workflow_alike_that_was_pruned_or_restored(
+        self, after_a_while: Callable[[], None]
+    ) -> None:
+        flow = create(id="order-17", type="group", jobs=[job("a")])
+        Workflow.objects.filter(pk=flow.pk).delete()
+        after_a_while()
+        found: list[Any] = []
+
+        def ask() -> None:
+            found.append(flow_ids.own_ids([flow.pk], "default"))
+
+        assert [self.statements(ask) for _ in range(2)] == [1, 0]
+        assert flow_ids.known_id(flow.pk) == str(flow.pk)
         flow.save(force_insert=True)
-        assert flow_ids.own_ids([flow.pk], "default") == {flow.pk: "order-17"}
+        after_a_while()
+        assert [self.statements(ask) for _ in range(2)] == [1, 0]
+        assert found == [{}, {}, *[{flow.pk: "order-17"}] * 2]
+
+    def test_a_process_that_works_on_a_workflow_asks_for_its_id_no_more(
+        self, after_a_while: Callable[[], None]
+    ) -> None:
+        flow = create(id="order-17", type="chain", steps=[job("a")] * 4)
+
+        def ask() -> None:
+            flow_ids.own_ids([flow.pk], "default")
+
+        (row,) = claim()
+        for end in (lambda: ack([Ack(row["id"], "1")]), claim):
+            after_a_while()
+            end()
+            assert self.statements(ask) == 0, end
+        after_a_while()
+        assert self.statements(ask) == 1
+
+    def test_the_id_of_a_workflow_without_its_own_is_asked_for_once(self, after_a_while: Callable[[], None]) -> None:
+        flow = create(type="group", jobs=[job("a")])
+        after_a_while()
+        assert self.statements(lambda: flow_ids.own_ids([flow.pk], "default")) == 0
 
     def test_a_link_needs_no_savepoint_beside_that_of_its_completion(self) -> None:
         chain("a", "b", "c")

@@ -277,7 +277,8 @@ class TestLimits:
         _, headers = await key("read", queues=["q1"])
         (other,) = await enqueue("a.other", queue="q2")
         async with connected(headers=headers) as socket:
-            for message in ({"channel": "queue:q2"}, {"filter": {"queues": ["q1", "q2"]}}, {"channel": f"job:{other}"}):
+            channels = [{"channel": channel} for channel in ("queue:q2", "queue:never", f"job:{other}")]
+            for message in ({"filter": {"queues": ["q1", "q2"]}}, *channels):
                 answer = await socket.ask({"action": "subscribe", **message})
                 assert answer["code"] == "permission_denied", message
             await socket.ask({"action": "subscribe", "channel": "events"})

@@ -42,7 +42,7 @@ async def send(message):
 for kind in ("http", "lifespan", "websocket"):
     asyncio.run(application(http)({"type": kind}, receive, send))
 assert said == ["http", "lifespan", {"type": "websocket.close"}], said
-assert manifest.TRANSPORTS == ["http-polling"], manifest.TRANSPORTS
+assert manifest.TRANSPORTS == ["http-polling", "sse"], manifest.TRANSPORTS
 assert "django_ojs.W003" in {message.id for message in checks.run_checks()}
 """
 

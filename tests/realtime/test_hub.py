@@ -19,6 +19,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import Event, EventLog
 from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime.hub import Hub
+from django_ojs.retention import prune
 from django_ojs.workflows import workflow
 from tests.operations.test_event_order import OpenTransaction
 from tests.realtime.conftest import PATIENCE, do, enqueue, names, nothing_more, take
@@ -103,6 +104,53 @@ async def test_a_subscriber_so_slow_that_the_log_was_pruned_is_told() -> None:
         items = await take(slow, 4)
         assert names(items) == ["a.n0", "a.n1", "dropped", "a.n5"]
         assert items[2].details["gap_end"] == items[3].envelope["time"]  # type: ignore[index]
+
+
+async def test_a_log_that_was_pruned_as_far_as_it_was_read_is_no_loss(
+    frozen_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind an event that was committed late there is nothing, though others have higher ids."""
+
+    async def write_out_of_order() -> None:
+        if connection.vendor != "sqlite":
+            slow = await do(OpenTransaction, "a.slow")
+        await enqueue("a.quick")
+        await do(log.read)  # puts it in order
+        if connection.vendor == "sqlite":
+            await enqueue("a.slow")
+        else:
+            await do(slow.commit)
+
+    async def nothing_left() -> None:
+        frozen_clock.advance(days=8)
+        await do(prune)
+        assert not await do(Event.objects.exists)
+
+    await write_out_of_order()
+    async with Hub.current().subscribe(ALL) as stream:  # begins behind them
+        await nothing_left()
+        await nothing_more(stream)
+        await write_out_of_order()
+        assert names(await take(stream, 2)) == ["a.quick", "a.slow"]
+        await nothing_left()
+        await nothing_more(stream)
+
+        new, go_on = hub_module.LogReader._new, threading.Event()
+
+        def held(*args: Any) -> Any:
+            assert go_on.wait(PATIENCE)
+            return new(*args)
+
+        monkeypatch.setattr(hub_module.LogReader, "_new", held)
+        await enqueue("a.lost", "a.also")
+        await nothing_left()
+        await enqueue("a.kept")
+        go_on.set()
+        dropped, kept = await take(stream, 2)
+        assert names([dropped, kept]) == ["dropped", "a.kept"]
+        assert dropped.details["estimated_missed_count"] == 2
+        await nothing_left()
+        await nothing_more(stream)
 
 
 async def test_a_cursor_that_was_pruned_is_a_gap_and_then_what_is_left() -> None:

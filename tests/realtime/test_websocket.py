@@ -317,9 +317,10 @@ class TestCursors:
         cursor = (await do(log.read)).cursor
         await enqueue("a.n1")
         async with connected() as socket:
-            more = ["queue:default", f"job:{new_job_id()}"]
-            answer = await socket.ask({"action": "resume", "last_event_id": cursor, "subscriptions": more})
-            assert (answer["type"], answer["code"]) == ("error", "not_found")
+            for unknown in (f"job:{new_job_id()}", "queue:nowhere"):
+                more = ["queue:default", unknown]
+                answer = await socket.ask({"action": "resume", "last_event_id": cursor, "subscriptions": more})
+                assert (answer["type"], answer["code"]) == ("error", "not_found")
             await subscribe(socket, channel="queue:default")
             await enqueue("a.n2")
             assert [frame["data"]["job_type"] for frame in await socket.events(1)] == ["a.n2"]
@@ -445,14 +446,15 @@ class TestHostileFrames:
             answer = await socket.ask({"action": "subscribe", "channel": "x:y", "request_id": "r1"})
             assert (answer["request_id"], answer["channel"]) == ("r1", "x:y")
 
-    async def test_an_unknown_job_is_refused_and_a_queue_is_listened_to_before_its_first_job(self) -> None:
+    async def test_the_job_or_queue_of_a_channel_is_unknown(self) -> None:
         async with connected() as socket:
-            answer = await socket.ask({"action": "subscribe", "channel": f"job:{new_job_id()}"})
-            assert answer["code"] == "not_found"
-            await subscribe(socket, channel="queue:nowhere", event_types=["job.enqueued"])
-            await enqueue("first.job", queue="nowhere")
+            for channel in (f"job:{new_job_id()}", "queue:nowhere"):
+                answer = await socket.ask({"action": "subscribe", "channel": channel})
+                assert (answer["code"], answer["channel"]) == ("not_found", channel)
+            await subscribe(socket, filter={"queues": ["nowhere"], "event_types": ["job.enqueued"]})
+            await enqueue("first.job", queue="nowhere")  # a filter has waited for it
             assert (await socket.take())["data"]["queue"] == "nowhere"
-            await subscribe(socket, filter={"queues": ["nowhere"], "event_types": ["no.such"]})
+            await subscribe(socket, channel="queue:nowhere")
 
     async def test_a_message_that_is_too_long(self) -> None:
         async with connected() as socket:

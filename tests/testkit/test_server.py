@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import subprocess
@@ -10,12 +11,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from django.conf import settings
 from django.core.management.base import CommandError
 from websockets.asyncio.client import connect
 
+from django_ojs.grpc import messages
+from django_ojs.grpc.definition import Stub
 from django_ojs.testing import server
 from tests.hostile.calls import Call
 from tests.hostile.raw import Wire
@@ -33,24 +37,31 @@ OFFER = {
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL, and the address of gRPC: '' where the library is not there."""
+    grpc = ["--grpc-port", "0"] if importlib.util.find_spec("grpc") else []
     errors: Path = tmp_path_factory.mktemp("testserver") / "stderr"
     with errors.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", "ojs_testserver", "--port", "0"],
+            [sys.executable, "manage.py", "ojs_testserver", "--port", "0", *grpc],
             cwd=settings.BASE_DIR, stdout=subprocess.PIPE, stderr=file, text=True,
             env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"},
         )  # fmt: skip
     assert process.stdout is not None
     try:
-        word, _, found = process.stdout.readline().strip().partition(" ")
+        word, *found = process.stdout.readline().split()
         assert word == "ready", errors.read_text()
-        yield found
+        yield found[0], found[-1] if grpc else ""
     finally:
         process.terminate()
         process.communicate(timeout=90)
     assert process.returncode == 0, errors.read_text()
     assert "Traceback" not in errors.read_text(), errors.read_text()
+
+
+@pytest.fixture(scope="module")
+def url(doors: tuple[str, str]) -> str:
+    return doors[0]
 
 
 def offering(path: str, body: Any, **headers: str) -> Call:
@@ -84,6 +95,19 @@ async def test_websockets_are_served_beside_it(url: str) -> None:
         event = json.loads(await asyncio.wait_for(client.recv(), PATIENCE))
         assert event["type"] == "job.enqueued"
         assert event["data"]["job_id"] == json.loads(pushed.body)["job"]["id"]
+
+
+def test_both_doors_have_the_same_manifest(doors: tuple[str, str]) -> None:
+    grpc = pytest.importorskip("grpc")
+    url, address = doors
+    with urlopen(f"{url}/ojs/manifest", timeout=PATIENCE) as answer:
+        theirs = json.load(answer)
+    with grpc.insecure_channel(address) as channel:
+        message = messages.to_message("ManifestRequest", {})
+        ours = messages.to_document(Stub(channel).Manifest(message, timeout=PATIENCE))
+    assert {"sse", "websocket", "grpc"} <= set(theirs["events"]["transports"])
+    assert theirs["endpoints"].pop("base_url") == url + ours["endpoints"].pop("base_url")
+    assert ours == theirs
 
 
 def test_it_ends_where_a_part_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
