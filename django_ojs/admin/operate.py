@@ -43,11 +43,15 @@ MAX_ROWS = 10_000
 #: Refusals and objects that a page spells out.
 SPELLED_OUT = 5
 
-#: What the audit log calls models, and acts, that the admin calls otherwise.
+#: What the audit log calls models, and acts, that the admin calls otherwise; these with what the name does not say.
 _KINDS = {"cronschedule": "cron", "webhooksubscription": "webhook", "webhookdelivery": "webhook",
           "outboxentry": "outbox", "ratelimit": "rate_limit"}  # fmt: skip
-_ACTIONS = {"cron.run": "cron.trigger", "replayrule.enable": "replayrule.set", "replayrule.disable": "replayrule.set",
-            "job.clear": "job.clear_checkpoint", "job.restart": "job.retry"}  # fmt: skip
+_ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cron.run": ("cron.trigger", {}), "job.clear": ("job.clear_checkpoint", {}), "job.restart": ("job.retry", {}),
+    "replayrule.enable": ("replayrule.set", {"enabled": True}),
+    "replayrule.disable": ("replayrule.set", {"enabled": False}),
+    "webhook.pause": ("webhook.update", {"active": False}), "webhook.resume": ("webhook.update", {"active": True}),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +291,8 @@ class OperatingAdmin(ViewAdmin):
         meant: QuerySet[Job] | None = None,
     ) -> Sequence[Any]:  # fmt: skip
         """The operation on these objects, with entries in the audit log and in the admin's own; its outcomes."""
-        entry = self.audit_entry(request, _action(self.model, verb))
+        action, told = _action(self.model, verb)
+        entry = self.audit_entry(request, action)
         pks = [obj.pk for obj in objects]
         reason = request.POST.get("reason", "").replace("\0", "").strip()[:MAX_REASON] if verb.reason else ""
         how = (entry.actor, reason) if verb.reason else (entry.actor,)
@@ -300,7 +305,7 @@ class OperatingAdmin(ViewAdmin):
                 outcomes = done_where_fitting(lambda kept: verb.run(kept, *how), meant, pks, meant.db)
             changed[:] = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
             audit.name_targets(entry, [_target(obj) for obj in changed], len(pks))
-            entry.detail |= noted or {}
+            entry.detail |= told | dict(noted or {})
             if reason:
                 entry.detail["reason"] = reason
             return outcomes
@@ -349,11 +354,11 @@ class OperatingAdmin(ViewAdmin):
         audit.perform(act, entry)
 
 
-def _action(model: type[Model], verb: AdminVerb) -> str:
-    """`cancel_jobs` of jobs is `job.cancel`, as the API and the commands call it."""
+def _action(model: type[Model], verb: AdminVerb) -> tuple[str, dict[str, Any]]:
+    """`cancel_jobs` of jobs is `job.cancel`, as the API and the commands call it; with what else the entry says."""
     kind, word = str(model._meta.model_name), verb.name.partition("_")[0]
     found = f"{_KINDS.get(kind, kind)}.{word}"
-    return _ACTIONS.get(found, found)
+    return _ACTIONS.get(found, (found, {}))
 
 
 def last_to_change(obj: Any, field: str, since: float) -> str:

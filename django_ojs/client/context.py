@@ -73,6 +73,8 @@ class JobContext(CheckpointMethods, StepMethods, OtherWords):
     take_line: Any = None
     collector: Any = None
     run_log: Any = None
+    #: For the worker: writes the log line of a run whose handler has returned; takes what became of it.
+    tell_end: Any = None
 
     def __init__(self, row: JobRow, link: Link | None = None) -> None:
         self._row, self._link = row, link or NoLink()

@@ -154,6 +154,8 @@ class RateLimitViewSet(OJSViewSet):
         given = self.validated(self.payload())
         answer = ratelimits.override(key, given, by=principal(self.request))
         self.act.detail |= {name: given[name] for name in sorted(_NOTED & given.keys())}
+        if given.keys() == {"blocked_until"}:
+            self.act.action = "rate_limit.lift"
         return Response(self.represent(answer))
 
 

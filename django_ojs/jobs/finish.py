@@ -493,8 +493,9 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
         records = _back_off(row, {**error, "retryable": True}, pause, now, "workers")
     else:
         records = apply_retry_policy(row, error, now, "workers")
-    if kind == "execution" and row["timeout_ms"]:
-        facts = errorobjects.overrun(kind, dt.timedelta(milliseconds=row["timeout_ms"]), elapsed)
+    limit = dt.timedelta(milliseconds=row["timeout_ms"] or 0)
+    if kind == "execution" and limit and elapsed >= limit:  # else a worker has stopped it by a limit of its own
+        facts = errorobjects.overrun(kind, limit, elapsed)
         records.append(catalogue.of_job("job.timeout", row, now, "workers", worker_id=row["worker_id"], **facts))
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself
         records.append(rejection(row, now))

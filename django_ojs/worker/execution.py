@@ -292,6 +292,7 @@ def _run_in_thread(run: JobRun, spans: Any, *, looked: bool = False) -> RunOutco
         run.leave()
         outcome = _after_fault(run, error)
     run.outcome = outcome
+    _tell_end(run, outcome)  # unless it was told inside
     return outcome
 
 
@@ -553,7 +554,16 @@ def _conclude(run: JobRun, spans: Any, span: Any) -> None:
 
 def _execute(run: JobRun) -> RunOutcome:
     """The outcome of a synchronous handler."""
-    return _decide(run, lambda: run_execution_chain(run.context, partial(_call, run)))
+    outcome = _decide(run, lambda: run_execution_chain(run.context, partial(_call, run)))
+    _tell_end(run, outcome)
+    return outcome
+
+
+def _tell_end(run: JobRun, outcome: RunOutcome) -> None:
+    """Let the log line of a run whose handler has returned say what has become of the run."""
+    tell, run.context.tell_end = run.context.tell_end, None
+    if tell is not None:
+        may_fail("The log line of a run", tell, outcome)
 
 
 def _decide(run: JobRun, chain: Callable[[], Any]) -> RunOutcome:
@@ -572,6 +582,12 @@ def _decide(run: JobRun, chain: Callable[[], Any]) -> RunOutcome:
 
 
 async def _aexecute(run: JobRun) -> RunOutcome:
+    outcome = await _adecide(run)
+    _tell_end(run, outcome)
+    return outcome
+
+
+async def _adecide(run: JobRun) -> RunOutcome:
     if run.definition.transactional is not None:
         return await _adecide_in_transaction(run)
     try:

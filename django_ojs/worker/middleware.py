@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 from django_ojs import output
@@ -19,7 +20,7 @@ from django_ojs.client.directives import Discard, Retry, Snooze, StepBoundary, S
 from django_ojs.guard import Interrupted, get_logger, may_fail
 from django_ojs.messages import count
 from django_ojs.telemetry import logs
-from django_ojs.worker.runs import meant
+from django_ojs.worker.runs import Acknowledged, Completed, Failed, RunOutcome, Snoozed, meant
 
 logger = get_logger("django_ojs.jobs")
 
@@ -70,7 +71,8 @@ class LoggingMiddleware:
     """One INFO line for each run, with job_id, job_type, queue, attempt, duration_ms, status and error as fields.
 
     No arguments and no traceback. Of a run that failed the worker's own line tells, or `job.retrying`: this one is at
-    DEBUG then.
+    DEBUG then. Where the handler has returned, the worker writes the line when it knows what becomes of the run: the
+    result may be refused, or the transaction not be committed.
     """
 
     needs_job = False
@@ -91,25 +93,40 @@ class LoggingMiddleware:
 @contextlib.contextmanager
 def _logged(context: JobContext) -> Iterator[None]:
     logger.debug("%s %s starts (attempt %d).", context.type, context.id, context.attempt, extra=log_fields(context.row))
-    started, status, error = time.perf_counter(), "completed", ""
+    started, status, error = time.perf_counter(), "", ""
     try:
         yield
-        status = "interrupted" if context.saw_cancel else status  # it has not done its work
     except BaseException as exc:
         status, error = may_fail("Reading an exception", _status_of, exc) or ("failed", type(exc).__name__)
         raise
     finally:
-        # It may not change how the job ends, even where the run's time is over while it is written.
-        may_fail("The log line of a run", _log_end, context, started, status, error)
+        ms = round((time.perf_counter() - started) * 1000, 1)
+        if status:
+            # It may not change how the job ends, even where the run's time is over while it is written.
+            may_fail("The log line of a run", _log_end, context, ms, status, error)
+        else:
+            context.tell_end = partial(_log_outcome, context, ms)
 
 
 def _status_of(exc: BaseException) -> tuple[str, str]:
     return _STATUS.get(type(meant(exc)), "failed"), type(exc).__name__
 
 
-def _log_end(context: JobContext, started: float, status: str, error: str) -> None:
+def _log_outcome(context: JobContext, ms: float, outcome: RunOutcome) -> None:
+    """Log what became of a run whose handler has returned."""
+    match outcome:
+        case Completed() | Acknowledged():
+            _log_end(context, ms, "completed", "")
+        case Failed(error):
+            _log_end(context, ms, "failed", error["type"])
+        case Snoozed(_, waits):
+            _log_end(context, ms, "suspended" if waits else "snoozed", "")
+        case _:
+            _log_end(context, ms, "interrupted", "")  # it has not done its work
+
+
+def _log_end(context: JobContext, ms: float, status: str, error: str) -> None:
     if line_limit is None or (status == "completed" and line_limit.admits()):
-        ms = round((time.perf_counter() - started) * 1000, 1)
         extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
         level = logging.DEBUG if status in _TOLD else logging.INFO
         logger.log(level, "%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)

@@ -42,7 +42,7 @@ from django_ojs.scheduler.service import RESTART, GaveUp, Service, persist
 from django_ojs.store import store_of
 from django_ojs.worker.execution import tidy
 from django_ojs.worker.joblogs import LogWriter
-from django_ojs.worker.runs import Acknowledged, Completed, JobRun, RunOutcome, last_progress, report
+from django_ojs.worker.runs import Acknowledged, JobRun, RunOutcome, last_progress, report
 
 logger = get_logger(__name__)
 
@@ -217,7 +217,6 @@ class Writer(Service):
             self._logs.flush()  # whoever hears of the end of a job finds its lines
         locked = self._report_progress(batch)
         reports = self._reports([item for item in batch if item[0].id not in locked] if locked else batch)
-        before = len(self._unreported)
         acks = [done for done in reports if isinstance(done, Ack)]
         failures = [done for done in reports if isinstance(done, Failure)]
         rejected = self._send(acks, locked)
@@ -226,8 +225,7 @@ class Writer(Service):
             if not (done.requeue and isinstance(error, NotFound)):  # what is gone need not be handed back
                 logger.error("The outcome of job %s was refused: %s", done.job_id, error)
         left = [item for item in batch if item[0].id in locked] if locked else []
-        self.completed += _number_completed(batch) - _number_completed(left)
-        self.completed -= sum(isinstance(done, Ack) for done in self._unreported[before:])
+        self.completed += _number_acknowledged(batch) - _number_acknowledged(left)
         return left
 
     def _reports(self, batch: Sequence[tuple[JobRun, RunOutcome]]) -> list[Ack | Failure]:
@@ -287,6 +285,8 @@ class Writer(Service):
                 logger.info("Job %s was no longer ours when it ended: %s", done.job_id, answer)
             elif isinstance(answer, OJSError):
                 refused.append((done, answer))
+            elif isinstance(done, Ack) and answer is not None:
+                self.completed += 1
         return refused
 
     def _persist(self, reports: Sequence[Ack | Failure]) -> Sequence[Any]:
@@ -307,8 +307,8 @@ class Writer(Service):
             return [None] * len(reports)
 
 
-def _number_completed(batch: Sequence[tuple[JobRun, RunOutcome]]) -> int:
-    return sum(isinstance(outcome, Completed | Acknowledged) for _, outcome in batch)
+def _number_acknowledged(batch: Sequence[tuple[JobRun, RunOutcome]]) -> int:
+    return sum(isinstance(outcome, Acknowledged) for _, outcome in batch)
 
 
 class ReportsRefused(Exception):

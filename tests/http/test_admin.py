@@ -686,6 +686,17 @@ def test_workflows_schedules_and_limits_are_here_as_well(api: Api) -> None:
     assert actions == ["workflow.cancel", "cron.register", "cron.disable", "cron.trigger", "cron.delete"]
 
 
+@pytest.mark.parametrize(
+    "changes, action",
+    [({"enabled": False}, "disable"), ({"enabled": True, "reason": "it is fast again"}, "enable"),
+     ({"enabled": None}, "update"), ({"enabled": False, "timezone": "Europe/Rome"}, "update")],
+)  # fmt: skip
+def test_to_switch_a_schedule_has_one_name_in_the_audit_log(api: Api, changes: dict[str, Any], action: str) -> None:
+    api.post("/admin/cron", {"name": "n", "cron": "@daily", "type": "a.b"})
+    assert call(api, "PATCH", "/cron/n", changes).status_code == 200
+    assert AuditEntry.objects.latest("id").action == f"cron.{action}"
+
+
 class TestSingleJobs:
     """What an operator does to one job, besides cancelling and retrying it."""
 

@@ -155,8 +155,9 @@ def test_a_rule_is_made_changed_switched_and_deleted_in_the_admin(admin_client: 
     assert "again" in admin_client.get(LIST).content.decode()
     admin_client.post(f"{LIST}{pk}/do/delete_rules/", {"sure": "1"})
     assert not ReplayRule.objects.exists()
-    actions = AuditEntry.objects.filter(door="admin").order_by("id").values_list("action", "target")
-    assert [action for action, _ in actions] == ["replayrule.set"] * 3 + ["replayrule.delete"]
+    entries = AuditEntry.objects.filter(door="admin").order_by("id")
+    assert [entry.action for entry in entries] == ["replayrule.set"] * 3 + ["replayrule.delete"]
+    assert entries[2].detail["enabled"] is False
 
 
 def test_a_refusal_stands_beside_its_field_and_a_rule_of_the_settings_is_named(

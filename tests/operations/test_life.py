@@ -498,6 +498,17 @@ class TestTime:
         named = log.read(types=["job.timeout"], job_id=row["id"]).events
         assert [event["type"] for event in named] == ["job.timeout"]
 
+    @pytest.mark.parametrize("seconds, told", [(9.999, []), (10, ["job.timeout"])])
+    def test_a_worker_s_word_of_a_timeout_counts_when_the_time_is_over(
+        self, frozen_clock: Any, seconds: float, told: list[str]
+    ) -> None:
+        row = make(timeout=10)
+        claim()
+        frozen_clock.advance(seconds=seconds)
+        failed = fail_one(Failure(row["id"], {"message": "too long", "timeout_kind": "execution"}))
+        assert (failed["state"], jsontext.loads(failed["errors"])[-1]["message"]) == ("retryable", "too long")
+        assert [event["type"] for event in log.read(types=["job.timeout"], job_id=row["id"]).events] == told
+
     @pytest.mark.parametrize("waiting", ["scheduled", "available", "pending", "retryable"])
     def test_every_waiting_state_expires(self, waiting: str, frozen_clock: Any) -> None:
         options: dict[str, Any] = {"expires_at": later(seconds=5)}

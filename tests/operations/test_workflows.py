@@ -479,6 +479,18 @@ class TestCreation:
             chain("b", id=own)
         assert Job.objects.count() == 1
 
+    def test_what_a_failed_workflow_keeps_does_not_keep_what_is_younger(self, frozen_clock: Any) -> None:
+        for _ in range(3):
+            chain("a", "b")
+            complete()
+            discard()
+        (young,) = push([job("c")])
+        complete()
+        frozen_clock.advance(days=8)  # completed jobs go after a week, dead letters stay longer
+        assert prune(batch=2)["jobs"] == 1
+        assert not Job.objects.filter(pk=young.row["id"]).exists()
+        assert Job.objects.filter(state="completed").count() == 3
+
     def test_an_id_may_return_after_the_first_workflow_was_pruned(self, frozen_clock: Any) -> None:
         own = "0199a1b2-0000-7000-8000-000000000001"
         chain("a", id=own)

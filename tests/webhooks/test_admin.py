@@ -127,7 +127,7 @@ def test_what_is_done_here_is_in_the_audit_log_by_the_names_of_the_api(
     for verb in ("test_webhooks", "pause_webhooks", "rotate_secret", "delete_webhooks"):
         do(admin_client, "webhooksubscription", row.pk, verb)
     entries = AuditEntry.objects.order_by("id")
-    verbs = ("create", "update", "test", "pause", "rotate", "delete")
+    verbs = ("create", "update", "test", "update", "rotate", "delete")
     assert [(entry.action, entry.target) for entry in entries] == [(f"webhook.{verb}", row.public_id) for verb in verbs]
     assert "/token" not in str(list(entries.values()))
 
@@ -248,13 +248,14 @@ def test_every_act_has_its_entry(admin_client: Client, receiver: Receiver, sende
     delivery = WebhookDelivery.objects.exclude(event_type="webhook.test").get()
     do(admin_client, "webhookdelivery", delivery.pk, "replay_deliveries")
     do(admin_client, "webhooksubscription", row.pk, "delete_webhooks")
-    words = ("create", "update", "pause", "resume", "rotate", "test", "test", "replay", "delete")
+    words = ("create", "update", "update", "update", "rotate", "test", "test", "replay", "delete")
     entries = list(AuditEntry.objects.order_by("id"))
     assert [entry.action for entry in entries] == [f"webhook.{word}" for word in words]
     assert {(entry.actor, entry.door) for entry in entries} == {("user:admin", "admin")}
     assert {entry.target for entry in entries} == {row.public_id, delivery.public_id}
     assert (entries[5].detail["succeeded"], entries[6].detail["succeeded"]) == (1, 0)
     assert entries[1].detail == {"fields": ["queues", "url"]}
+    assert [entry.detail["active"] for entry in entries[2:4]] == [False, True]
 
 
 def test_a_test_is_sent_outside_of_any_transaction(

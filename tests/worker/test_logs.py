@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs import Fail, JobContext, Retry, enqueue, job
+from django_ojs import Fail, Retry, enqueue, job
 from django_ojs.worker import middleware
 from django_ojs.worker.middleware import LineLimit
 
@@ -96,23 +96,6 @@ def test_an_exception_comes_out_of_the_log_line(drain: Any, monkeypatch: pytest.
     handle = enqueue("test.fails")
     drain()
     assert handle.refresh().state == "discarded"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_run_that_stopped_because_it_was_told_to_has_not_completed(
-    drain: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(middleware, "line_limit", None)
-
-    @job("test.stops")
-    def stops(context: JobContext) -> None:
-        context.cancel()  # the worker does, when the job is cancelled
-        assert context.is_cancelled
-
-    stops.enqueue()
-    with caplog.at_level(logging.INFO, "django_ojs.jobs"):
-        drain()
-    assert [message for message in caplog.messages if "interrupted after" in message]
 
 
 class Busy(Exception): ...

@@ -110,6 +110,15 @@ def test_the_statements_of_a_batch_do_not_grow_with_it(claimed: Any, writer: Wri
     assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
 
 
+def test_only_what_the_server_took_counts_as_completed(claimed: Any, writer: Writer, settings: Any) -> None:
+    settings.OJS = {"MAX_RESULT_BYTES": 65_536}
+    done, gone, large = claimed(3)
+    cancel_one(gone.id)
+    writer.write([(done, Completed("1")), (gone, Completed("1")), (large, Completed(f'"{"x" * 70_000}"'))])
+    assert [Job.objects.get(pk=run.id).state for run in (done, gone, large)] == ["completed", "cancelled", "retryable"]
+    assert writer.completed == 1
+
+
 def test_one_poisonous_report_does_not_take_its_batch_with_it(
     claimed: Any, writer: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:

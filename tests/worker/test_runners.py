@@ -307,3 +307,53 @@ class Counting:
 
     def close_all(self) -> None:
         """There are none."""
+
+
+def stops(run: JobRun) -> None:
+    run.interrupt(Interruption.SHUTDOWN, force=False)
+    assert run.context.is_cancelled
+
+
+class Refuses:
+    """A middleware that does not like some results."""
+
+    def __call__(self, job: Any, context: Any, next: Callable[[], Any]) -> Any:
+        return self._liked(next())
+
+    async def acall(self, job: Any, context: Any, next: Callable[[], Any]) -> Any:
+        return self._liked(await next())
+
+    def _liked(self, result: Any) -> Any:
+        if result == "no":
+            raise ValueError
+        return result
+
+
+#: What a handler does, the line's status and its error.
+RETURNS: dict[str, tuple[Callable[[JobRun], Any], str, str]] = {
+    "a result": (lambda run: 1, "completed", ""),
+    "no JSON": (lambda run: object(), "failed", "ResultNotSerializable"),
+    "too much": (lambda run: "x" * 70_000, "failed", "ResultTooLarge"),
+    "told to stop": (stops, "interrupted", ""),
+    "cancelled": (lambda run: run.interrupt(Interruption.CANCELLED, force=False), "interrupted", ""),
+    "refused by a middleware": (lambda run: "no", "failed", "ValueError"),
+}
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+@pytest.mark.parametrize("does, status, error", RETURNS.values(), ids=RETURNS)
+def test_the_log_line_of_a_run_that_returned_says_what_became_of_it(
+    request: Any, settings: Any, make: Any, ended: Any, caplog: Any, kind: str, does: Any, status: str, error: str
+) -> None:
+    async def handler() -> Any:
+        return does(run)
+
+    chain = [f"{__name__}.Refuses", "django_ojs.worker.middleware.LoggingMiddleware"]
+    settings.OJS = {"EXECUTION_MIDDLEWARE": chain, "MAX_RESULT_BYTES": 65_536}
+    run = make(handler if kind == "loop" else lambda: does(run))
+    with caplog.at_level(logging.DEBUG, "django_ojs.jobs"):
+        request.getfixturevalue(kind).start([run])
+        outcome_of(ended)
+    (line,) = (record for record in caplog.records if " after " in record.getMessage())
+    assert (line.status, line.error) == (status, error)
+    assert f" {status} after " in line.getMessage()
