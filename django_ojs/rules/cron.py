@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_ojs.errors import InvalidPayload, InvalidRequest
 from django_ojs.messages import phrase, reason
-from django_ojs.rules import durations, envelope, names, suggest
+from django_ojs.rules import attributes, durations, envelope, names, suggest
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, flag
 
@@ -184,7 +184,9 @@ def _job(
     nested = body.get("job_template")
     if nested is not None and not isinstance(nested, dict):
         raise fault("job_template", phrase("must be an object with at least a type"), nested)
-    given = {name: value for name, value in (nested or {}).items() if value is not None}
+    given = {
+        name: value for name, value in (nested or {}).items() if value is not None or name not in attributes.TOP_LEVEL
+    }
     if "id" in given:
         raise fault(
             "job_template.id",
@@ -546,10 +548,9 @@ def _field_fault(text: str, field: _Field, message: str) -> InvalidExpression:
     return InvalidExpression(f"has the {field.name} {text[:40]!r}, which {message}")
 
 
-# Time zones: `UTC` and Area/Location names of the IANA database, and nothing else (L2-TZ-001). Offsets and
-# abbreviations are refused even where the database has them as names (2.3): `EST`, `EST5EDT` and `Etc/GMT+5` know no
-# daylight saving, so a schedule in them would be an hour off for half the year. The other names below `Etc` are UTC
-# itself.
+# Time zones: the names of the IANA database (L2-TZ-001) but for offsets and abbreviations (2.3): `EST`, `EST5EDT` and
+# `Etc/GMT+5` know no daylight saving, or not that of a place, so a schedule in them would be an hour off for half the
+# year. The other names below `Etc` are UTC itself.
 
 
 _AREAS = frozenset(
@@ -557,6 +558,14 @@ _AREAS = frozenset(
         *("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific"),
         *("Brazil", "Canada", "Chile", "Mexico", "US"),  # older names that are links to those above
         "Etc",
+    }
+)
+#: Places whose name has no area. They are links to names that have one.
+_PLACES = frozenset(
+    {
+        *("Cuba", "Egypt", "Eire", "GB", "GB-Eire", "Hongkong", "Iceland", "Iran", "Israel", "Jamaica", "Japan"),
+        *("Kwajalein", "Libya", "NZ", "NZ-CHAT", "Navajo", "PRC", "Poland", "Portugal", "ROC", "ROK", "Singapore"),
+        *("Turkey", "W-SU"),
     }
 )
 #: `Etc/GMT+5`, whose sign is the other way round besides, `UTC-05:00`, `+01`, and `Etc/GMT0`.
@@ -594,11 +603,10 @@ def load_zone(name: str) -> zoneinfo.ZoneInfo:
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
-    """Every Area/Location name that this machine knows and that is no offset."""
+    """The name of every place that this machine knows."""
     known = zoneinfo.available_timezones()
-    return frozenset(
-        name for name in known if "/" in name and name.split("/")[0] in _AREAS and not _OFFSET.search(name)
-    )
+    of_areas = (name for name in known if "/" in name and name.split("/")[0] in _AREAS and not _OFFSET.search(name))
+    return frozenset(of_areas) | (_PLACES & known)
 
 
 def _guess(name: str) -> str:

@@ -14,7 +14,13 @@ MAX_WORKER_ID_LENGTH = 255
 _TYPE = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 _TYPE_WITH_HYPHENS = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
-_SCHEMA_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
+#: A URI of RFC 3986 that says more than its scheme: no spaces, no letters but ASCII's, brackets only around a host.
+_SCHEMA_URI = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.\-]*:(?=.)"
+    r"(//([A-Za-z0-9\-._~!$&'()*+,;=:]|%[0-9A-Fa-f]{2})*@?\[[0-9A-Fa-fv:.]+\](:[0-9]*)?(?![^/?#]))?"
+    r"([A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*"
+    r"(#([A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*)?"
+)
 _UNSTORED = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -103,7 +109,7 @@ def covers(entry: str, job_type: str) -> bool:
 
 
 def is_schema_uri(text: object) -> bool:
-    """Whether `text` is an absolute URI, as `schema` must be (core 5.2)."""
+    """Whether `text` is a URI, as `schema` must be (core 5.2): a reference without a scheme is none."""
     return isinstance(text, str) and _SCHEMA_URI.fullmatch(text) is not None
 
 

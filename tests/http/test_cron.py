@@ -88,6 +88,18 @@ def test_flat_attributes_of_the_job_are_kept(api: Api) -> None:
     assert (job["priority"], job["max_attempts"], job["tags"]) == (7, 9, ["t"])
 
 
+def test_unknown_attributes_of_the_job_are_kept_null_too(api: Api) -> None:
+    unknown = {"x_own": [1, None], "x_null": None, "options": {"x_option": None}}
+    template = {"type": "a.b", "args": [], "priority": None, **unknown}
+    body = {"name": "n", "cron": "@daily", "overlap_policy": "allow", "job_template": template}
+    assert api.post("/cron", body).status_code == 201
+    job = api.post("/cron/n/trigger").json()["job"]
+    assert {**unknown, "priority": 0}.items() <= job.items()
+    assert put(api, "PATCH", "/cron/n", {"job_template": {"args": [1], "x_own": None}}).status_code == 200
+    job = api.post("/cron/n/trigger").json()["job"]
+    assert {**unknown, "x_own": None, "args": [1]}.items() <= job.items()
+
+
 @pytest.mark.parametrize(
     "members,field,canonical",
     [
