@@ -7,6 +7,7 @@ reservation ends.
 from __future__ import annotations
 
 import datetime as dt
+import signal
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -355,12 +356,18 @@ def terminated_events(worker: Worker, now: dt.datetime, reason: str, **more: Any
     """The events of a worker's end; `reason` of the second is one of the catalogue's three words. `more` is known of
     it, for the first."""
     uptime = round((now - worker.started_at).total_seconds() * 1000)
-    word = reason if reason in ("shutdown", "signal", "error") else "error"
     facts = {"jobs_completed": worker.jobs_completed, "uptime_ms": uptime}
     return [
         catalogue.of_worker("worker.terminated", worker.pk, now, reason=reason, **more),
-        catalogue.of_worker("worker.stopped", worker.pk, now, reason=word, **facts),
+        catalogue.of_worker("worker.stopped", worker.pk, now, reason=_why_stopped(reason), **facts),
     ]
+
+
+def _why_stopped(reason: str) -> str:
+    """The word of the catalogue for a worker's reason: a worker may name the signal, as in `SIGTERM`."""
+    if reason in ("shutdown", "signal", "error"):
+        return reason
+    return "signal" if reason.upper() in signal.Signals.__members__ else "error"
 
 
 def ordered_state(directive: str) -> str:
