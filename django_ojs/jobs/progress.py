@@ -103,7 +103,7 @@ def _reported(
         known = JobProgress.objects.using(using).in_bulk(list(rows))
         ours = [r for r in reports if r.job_id in rows and holds(rows[r.job_id], r.worker_id, r.attempt)]
         renew(list({r.job_id: rows[r.job_id] for r in ours}.values()), None, now, using)
-        news, records = dict(known), []
+        news, records = dict(known), list[Record]()
         for item in ours:
             row = rows[item.job_id]
             records += _take(item, row, news, moment(row, now), records, using)
