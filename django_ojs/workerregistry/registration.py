@@ -97,7 +97,8 @@ def deregister(
         held = store_of(using).lock_where(Q(worker_id=worker_id, state=State.ACTIVE))
         now = clock.now(using)
         release(held, now, using)
-        ends = [turned_quiet(worker, now)] if incarnation and worker.state == "running" and reason != "error" else []
+        quiets = incarnation and reason != "error" and turns_quiet(worker, worker.state)
+        ends = [turned_quiet(worker, now)] if quiets else []
         log.append([*ends, *terminated_events(worker, now, reason)], using)
         worker.delete(using=using)
     return len(held)
@@ -135,8 +136,11 @@ def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worke
         worker = Worker.objects.using(using).select_for_update().filter(pk=worker_id).first()
         if worker is None:
             raise NotFound.resource("worker", worker_id)
+        was = effective_state(worker)
         worker.directive = Worker.Directive(directive)
         worker.save(using=using, update_fields=["directive"])
+        if was == "running" != effective_state(worker):
+            log.append([turned_quiet(worker, clock.now(using))], using)
     return worker
 
 
@@ -345,6 +349,11 @@ def _introduced(
         catalogue.of_worker("worker.registered", worker.pk, now, **facts),
         catalogue.of_worker("worker.started", worker.pk, now, **facts),
     ]
+
+
+def turns_quiet(worker: Worker, was: str) -> bool:
+    """Whether a worker that reported `was` last becomes quiet by itself: an order to be so has been told already."""
+    return was == "running" and ordered_state(worker.directive) in ("", "running")
 
 
 def turned_quiet(worker: Worker, now: dt.datetime) -> Record:
