@@ -137,7 +137,11 @@ ERROR = Table("`error` of a FAIL", _EVERYWHERE, {"stack_trace": "backtrace"})
 ACTIVE_JOBS = Table("a heartbeat", "HTTP, gRPC", {"active_jobs": "active_job_ids", "job_id": "active_job_ids"})
 
 #: How far a job is (orchestration 5.1): `progress` runs from 0 to 1, the others from 0 to 100.
-PROGRESS = Table("a report on progress", "HTTP", {"percentage": "progress", "progress_percent": "progress"})
+PROGRESS = Table(
+    "a report on progress",
+    "HTTP",
+    {"percentage": "progress", "progress_percent": "progress", "progress_message": "message"},
+)
 
 #: The levels of lines in a job's log, as other languages have them.
 LOG_LEVEL = Table(

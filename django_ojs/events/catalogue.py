@@ -232,11 +232,10 @@ def retry_exhausted(row: Mapping[str, Any], time: dt.datetime, component: str) -
 
 def expired(row: Mapping[str, Any], time: dt.datetime, previous: State | str, end: dt.datetime) -> Record:
     """`end` is when its time ran out: its `expires_at`, or the end of its `enqueue_ttl`."""
-    ttl = end - row["created_at"]
     return of_job(
         "job.expired", row, time, "scheduler", created_at=format_instant(row["created_at"]),
         expired_at=format_instant(time), expires_at=format_instant(end),
-        ttl_ms=round(ttl / dt.timedelta(milliseconds=1)), previous_state=str(previous),
+        ttl_ms=milliseconds_between(row["created_at"], end), previous_state=str(previous),
     )  # fmt: skip
 
 

@@ -424,6 +424,7 @@ class ProgressReportSerializer(BodySerializer):
     progress_percent = serializers.FloatField(required=False, allow_null=True, help_text="From 0 to 100.")
     data = ObjectField()  # type: ignore[assignment]
     message = TextField(max_length=MAX_MESSAGE)
+    progress_message = TextField(max_length=MAX_MESSAGE)
     checkpoint = serializers.JSONField(required=False, allow_null=True, help_text="The state to save with it.")
     worker_id = TextField()
     attempt = serializers.IntegerField(required=False, allow_null=True)
@@ -436,7 +437,7 @@ class ProgressReportSerializer(BodySerializer):
             raise fault("data", problem, facts)
         return {
             "percent": percent,
-            "message": fields.text(data, "message", maximum=MAX_MESSAGE),
+            "message": fields.text(data, spellings.PROGRESS.name_in(data, "message"), maximum=MAX_MESSAGE),
             "data": facts,
             "worker_id": fields.claimant(data),
             "attempt": fields.integer(data, "attempt", minimum=1),

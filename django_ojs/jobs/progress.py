@@ -1,8 +1,8 @@
 """Progress (orchestration 5.1): store how far a handler is, and write the `job.progress` events.
 
-Every report is stored; at most one event a second is written for each job. A report that came too soon for an event
-is postponed (`held`): the scheduler writes its event a second later, or the worker marks it as the `last` of the run,
-whose event is written at once.
+Every report is stored, and told by an event; of a job that reports often, one a second. A report that came too soon
+for an event is postponed (`held`): the scheduler writes its event a second later, or the worker marks it as the `last`
+of the run, whose event is written at once.
 A report renews the reservation like BEAT; the event says until when, in place of a `job.heartbeat`.
 """
 
@@ -21,6 +21,7 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import NotFound
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.events.filters import Filter
 from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.jobs import checkpoints
 from django_ojs.jobs.checkpoints import NewCheckpoint
@@ -33,8 +34,9 @@ from django_ojs.rules.rows import holds, moment
 from django_ojs.states import State
 from django_ojs.store import store_of
 
-#: Between two events of one job.
+#: Between two events of one job, where it has had `BURST` of them within as many of these.
 INTERVAL = dt.timedelta(seconds=1)
+BURST = 20
 MAX_MESSAGE = errorobjects.MAX_PROGRESS_MESSAGE
 _BATCH = 500
 _COLUMNS = ("attempt", "percent", "message", "data", "updated_at", "told_at", "held")
@@ -101,10 +103,10 @@ def _reported(
         known = JobProgress.objects.using(using).in_bulk(list(rows))
         ours = [r for r in reports if r.job_id in rows and holds(rows[r.job_id], r.worker_id, r.attempt)]
         renew(list({r.job_id: rows[r.job_id] for r in ours}.values()), None, now, using)
-        news, records = dict(known), []
+        news, records = dict(known), list[Record]()
         for item in ours:
             row = rows[item.job_id]
-            records += _take(item, row, news, moment(row, now))
+            records += _take(item, row, news, moment(row, now), records, using)
         _save({item.job_id: news[item.job_id] for item in ours}, known, using)
         log.append(records, using)
         for item in ours:
@@ -192,8 +194,15 @@ def is_current(progress: JobProgress, row: Mapping[str, Any]) -> bool:
     return bool(progress.attempt == row["attempt"] and (started is None or progress.updated_at >= started))
 
 
-def _take(item: ProgressReport, row: JobRow, news: dict[uuid.UUID, JobProgress], now: dt.datetime) -> list[Record]:
-    """Merge one report into what is known of its job; the event that it is worth."""
+def _take(
+    item: ProgressReport,
+    row: JobRow,
+    news: dict[uuid.UUID, JobProgress],
+    now: dt.datetime,
+    unwritten: Collection[Record],
+    using: str,
+) -> list[Record]:
+    """Merge one report into what is known of its job; the event that it is worth, behind those still `unwritten`."""
     progress = news.get(item.job_id)
     if progress is None:
         progress = JobProgress(job_id=item.job_id)
@@ -210,7 +219,10 @@ def _take(item: ProgressReport, row: JobRow, news: dict[uuid.UUID, JobProgress],
     if item.data is not None:
         progress.data = item.data
     if not item.last and progress.told_at is not None and now - progress.told_at < INTERVAL:
-        return []
+        since = now - BURST * INTERVAL
+        lately = log.count(Filter(types=("job.progress",), job_ids=(item.job_id,)), since=since, using=using)
+        if lately + sum(record.job_id == item.job_id for record in unwritten) >= BURST:
+            return []
     return _progress_events(progress, row, now)
 
 

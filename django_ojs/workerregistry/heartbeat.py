@@ -222,7 +222,7 @@ def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime, *, told: bool) ->
         if beat_.info.get(name) is not None:
             facts[name] = beat_.info[name]
     records = [catalogue.of_worker("worker.heartbeat", worker.pk, now, **facts)] if told else []
-    if was == "running" and reported != "running":
+    if reported != "running" and registration.turns_quiet(worker, was):
         records.append(registration.turned_quiet(worker, now))
     return records
 

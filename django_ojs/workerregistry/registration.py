@@ -7,6 +7,7 @@ reservation ends.
 from __future__ import annotations
 
 import datetime as dt
+import signal
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -96,7 +97,8 @@ def deregister(
         held = store_of(using).lock_where(Q(worker_id=worker_id, state=State.ACTIVE))
         now = clock.now(using)
         release(held, now, using)
-        ends = [turned_quiet(worker, now)] if incarnation and worker.state == "running" and reason != "error" else []
+        quiets = incarnation and reason != "error" and turns_quiet(worker, worker.state)
+        ends = [turned_quiet(worker, now)] if quiets else []
         log.append([*ends, *terminated_events(worker, now, reason)], using)
         worker.delete(using=using)
     return len(held)
@@ -134,8 +136,11 @@ def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worke
         worker = Worker.objects.using(using).select_for_update().filter(pk=worker_id).first()
         if worker is None:
             raise NotFound.resource("worker", worker_id)
+        was = effective_state(worker)
         worker.directive = Worker.Directive(directive)
         worker.save(using=using, update_fields=["directive"])
+        if was == "running" != effective_state(worker):
+            log.append([turned_quiet(worker, clock.now(using))], using)
     return worker
 
 
@@ -346,6 +351,11 @@ def _introduced(
     ]
 
 
+def turns_quiet(worker: Worker, was: str) -> bool:
+    """Whether a worker that reported `was` last becomes quiet by itself: an order to be so has been told already."""
+    return was == "running" and ordered_state(worker.directive) in ("", "running")
+
+
 def turned_quiet(worker: Worker, now: dt.datetime) -> Record:
     """The event of a worker that claims nothing more: an operator made it quiet, or it is about to end."""
     return catalogue.of_worker("worker.quiet", worker.pk, now, active_jobs=worker.active_jobs)
@@ -355,12 +365,18 @@ def terminated_events(worker: Worker, now: dt.datetime, reason: str, **more: Any
     """The events of a worker's end; `reason` of the second is one of the catalogue's three words. `more` is known of
     it, for the first."""
     uptime = round((now - worker.started_at).total_seconds() * 1000)
-    word = reason if reason in ("shutdown", "signal", "error") else "error"
     facts = {"jobs_completed": worker.jobs_completed, "uptime_ms": uptime}
     return [
         catalogue.of_worker("worker.terminated", worker.pk, now, reason=reason, **more),
-        catalogue.of_worker("worker.stopped", worker.pk, now, reason=word, **facts),
+        catalogue.of_worker("worker.stopped", worker.pk, now, reason=_why_stopped(reason), **facts),
     ]
+
+
+def _why_stopped(reason: str) -> str:
+    """The word of the catalogue for a worker's reason: a worker may name the signal, as in `SIGTERM`."""
+    if reason in ("shutdown", "signal", "error"):
+        return reason
+    return "signal" if reason.upper() in signal.Signals.__members__ else "error"
 
 
 def ordered_state(directive: str) -> str:

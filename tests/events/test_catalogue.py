@@ -395,6 +395,13 @@ def check_envelope(event: dict[str, Any]) -> None:
     assert event["data"]["timestamp"] == event["time"]
 
 
+def test_a_job_that_comes_too_late_had_no_time_at_all(frozen_clock: Any) -> None:
+    made(expires_at=later(seconds=-5))
+    apply_due()
+    (event,) = found("job.expired")
+    assert event["data"]["ttl_ms"] == 0
+
+
 def test_ids_are_unique_and_sort_by_time(frozen_clock: Any) -> None:
     for kind in ("job.completed", "workflow.completed", "worker.stopped"):
         list(STORIES[kind](frozen_clock))

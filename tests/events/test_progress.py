@@ -16,7 +16,7 @@ from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.delete import delete_one
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.progress import ProgressReport, ReportedJob, describe, log_postponed, report
+from django_ojs.jobs.progress import BURST, ProgressReport, ReportedJob, describe, log_postponed, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.read import info
 from django_ojs.jobs.retry import retry_one
@@ -119,31 +119,55 @@ class TestWhatIsKept:
 
 
 class TestWhatIsTold:
-    def test_at_most_one_event_a_second_and_the_newest_later(self, frozen_clock: Any) -> None:
+    def test_a_few_reports_are_told_at_once(self, frozen_clock: Any, api: Api) -> None:
+        """Events 4.1: a running job that reports progress is told, also if it ends right after it."""
         row = active()
-        for percent in (10, 20, 30):
+        for percent in (25, 75):
+            body = {"progress_percent": percent, "progress_message": f"{percent} of 100", "worker_id": "w1"}
+            assert api.client.put(f"/ojs/v1/jobs/{row['id']}/progress", body, "application/json").status_code == 200
+        api.post("/workers/ack", {"job_id": str(row["id"]), "worker_id": "w1"})
+        events = log.read(job_id=row["id"]).events
+        assert [event["type"] for event in events[2:]] == ["job.progress", "job.progress", "job.completed"]
+        assert [event["data"].get("progress_message") for event in events[2:]] == ["25 of 100", "75 of 100", None]
+
+    def test_of_many_one_a_second_is_told_and_the_newest_later(self, frozen_clock: Any) -> None:
+        row = active()
+        at_once = [float(percent) for percent in range(BURST)]
+        for percent in (*at_once, 60.0, 70.0):
             say(row, percent)
-        assert told(row) == [10.0]
-        assert shown(row) == 0.3, "what no event has told is kept all the same"
+        assert told(row) == at_once
+        assert shown(row) == 0.7, "what no event has told is kept all the same"
         assert log_postponed() == 0, "too early"
         frozen_clock.advance(seconds=1)
         assert TellProgress().run_once("default") == TellProgress.EVERY
-        assert told(row) == [10.0, 30.0]
+        assert told(row) == [*at_once, 70.0]
         assert log_postponed() == 0, "told once"
         frozen_clock.advance(seconds=1)
-        say(row, 40)
-        assert told(row) == [10.0, 30.0, 40.0]
+        say(row, 80)
+        say(row, 90)
+        assert told(row) == [*at_once, 70.0, 80.0]
+        frozen_clock.advance(seconds=BURST)
+        say(row, 95)
+        say(row, 96)
+        assert told(row) == [*at_once, 70.0, 80.0, 95.0, 96.0]
+
+    def test_reports_that_come_together_are_told_as_if_they_came_one_after_the_other(self, frozen_clock: Any) -> None:
+        row, other = active(), active()
+        report([ProgressReport(each["id"], percent) for percent in range(BURST + 5) for each in (row, other)])
+        assert told(row) == told(other) == [float(percent) for percent in range(BURST)]
 
     def test_the_last_report_of_a_run_does_not_wait(self, frozen_clock: Any) -> None:
         row = active()
-        say(row, 10)
+        for percent in range(BURST + 1):
+            say(row, percent)
         say(row, 100, message="done", last=True)
-        assert told(row) == [10.0, 100.0]
+        assert told(row) == [*range(BURST), 100.0]
 
     def test_a_report_that_was_held_back_is_not_told_after_the_end(self, frozen_clock: Any) -> None:
         row = active()
-        say(row, 10)
-        say(row, 90)
+        for percent in range(BURST + 1):
+            say(row, percent)
+        assert JobProgress.objects.filter(held=True).exists()
         ack_one(Ack(row["id"]))
         frozen_clock.advance(seconds=2)
         assert log_postponed() == 0

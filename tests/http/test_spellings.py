@@ -914,8 +914,13 @@ def test_the_word_of_the_specification_counts_first_in_what_workers_report(api: 
     beat = {"worker_id": "w", "active_jobs": 3, "job_id": other}
     assert api.post("/workers/heartbeat", beat).json()["jobs_extended"] == [other]
     assert put(api, f"/jobs/{job}/progress", {"percentage": "x", "progress": 0.5}).json()["progress"] == 0.5
+    said = {"progress": 0.6, "progress_message": "x", "message": "y"}
+    assert put(api, f"/jobs/{job}/progress", said).json()["message"] == "y"
     for name in spellings.PROGRESS.words:
-        error = error_of(put(api, f"/jobs/{job}/progress", {name: "half"}), 400, "invalid_request")
+        wrong = {"progress": 0.6, name: ["half"]}
+        if spellings.PROGRESS.words[name] == "progress":
+            del wrong["progress"]
+        error = error_of(put(api, f"/jobs/{job}/progress", wrong), 400, "invalid_request")
         assert error["details"]["field"] == name
     failed = {"message": "m", "stack_trace": 5, "backtrace": ["a"]}
     assert api.post("/workers/nack", {"job_id": job, "error": failed}).json()["job"]["errors"][0]["backtrace"] == ["a"]

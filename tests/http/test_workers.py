@@ -407,6 +407,17 @@ def test_the_reset_leaves_nothing(api: Api, hooks: Any) -> None:
     assert len(api.get("/queues").json()["queues"]) == 2
 
 
+@pytest.mark.parametrize(
+    "given, stopped",
+    [(None, "shutdown"), ("signal", "signal"), ("SIGTERM", "signal"), ("sigint", "signal"), ("no disk", "error")],
+)
+def test_the_end_of_a_worker_has_one_of_three_reasons_whatever_it_says(api: Api, given: Any, stopped: str) -> None:
+    api.post("/workers/register", {"worker_id": "w1", "queues": ["default"]})
+    api.post("/workers/deregister", {"worker_id": "w1", "reason": given})
+    ends = log.read(types=["worker.terminated", "worker.stopped"]).events
+    assert [event["data"]["reason"] for event in ends] == [given or "shutdown", stopped]
+
+
 @pytest.mark.parametrize("says_so", [False, True])
 def test_the_jobs_of_a_worker_over_http_are_counted_until_it_counts_them_itself(api: Api, says_so: bool) -> None:
     for _ in range(3):

@@ -436,7 +436,8 @@ class TestAClockThatWasAhead:
         frozen_clock.advance(minutes=5)
         assert maintenance.end_if_over() is bool(lasting)
 
-    def test_leaves_no_progress_untold_until_it_is_there_again(self, frozen_clock: Any) -> None:
+    def test_leaves_no_progress_untold_until_it_is_there_again(self, frozen_clock: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(progress, "BURST", 1)
         held, start = job(), frozen_clock.now
         fetch(Fetch(["default"], worker_id="w"))
 

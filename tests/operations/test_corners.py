@@ -192,6 +192,27 @@ def test_a_worker_says_since_when_it_runs_and_that_it_lives_by_fetching(frozen_c
     assert Worker.objects.get(pk="w").queues == ["a"], "not a write for each FETCH"
 
 
+@pytest.mark.parametrize("order", ["quiet", "terminate", "restart"])
+@pytest.mark.parametrize("echo", ["", "quiet"])
+def test_a_worker_that_an_operator_makes_quiet_is_told_of_once(order: str, echo: str) -> None:
+    beat(Beat("w", active_count=3))
+    direct("w", order)
+    direct("w", order)
+    (event,) = events("worker.quiet")
+    assert event.data == {"active_jobs": 3}
+    beat(Beat("w", active_count=2, state=echo))
+    Worker.objects.update(incarnation="its process")
+    deregister("w", incarnation="its process")
+    assert len(events("worker.quiet")) == 1
+
+
+def test_a_worker_that_an_operator_lets_run_again_can_become_quiet_again() -> None:
+    beat(Beat("w"))
+    for order, told in (("quiet", 1), ("running", 1), ("terminate", 2)):
+        direct("w", order)
+        assert len(events("worker.quiet")) == told
+
+
 def test_an_operators_word_is_heard_until_it_is_replaced() -> None:
     assert beat(Beat("w", state="quiet")).state == "quiet"
     assert [event.type for event in events("worker.quiet")] == ["worker.quiet"]
