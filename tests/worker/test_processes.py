@@ -156,8 +156,12 @@ def test_ctrl_c_pressed_again_stops_at_once(start_process: Start) -> None:
     process.press_ctrl_c()
     eventually(lambda: process.said("Stopping (SIGINT)"))
     eventually(lambda: Worker.objects.filter(pk="w", state="terminate").exists())
-    process.press_ctrl_c()
-    eventually(lambda: process.said("Stopping at once (SIGINT)."))
+
+    def press_again() -> bool:
+        process.press_ctrl_c()
+        return process.said("Stopping at once (SIGINT).")
+
+    eventually(press_again)
     assert process.wait() == 0, process.output
     assert (handle.refresh().state, handle.attempt) == ("available", 1)
     assert told(process) == [
