@@ -326,7 +326,6 @@ def test_a_test_calls_a_handler_that_reads_the_jobs_before_it() -> None:
         job_context(parent_errors=["no"])  # type: ignore[arg-type]
 
 
-
 def test_the_context_is_asked_for_by_name_annotation_or_option(handlers: Registry) -> None:
     @job("a.name")
     def by_name(context: Any, a: int) -> None: ...
