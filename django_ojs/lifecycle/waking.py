@@ -34,8 +34,8 @@ _sleepers: set[tuple[str, Callable[[], None], Callable[[float], None] | None]] =
 def woken_here(
     using: str, wake: Callable[[], None], wake_in: Callable[[float], None] | None = None
 ) -> Iterator[None]:  # fmt: skip
-    """Have `wake` called, in any thread, when this process gives workers something to do; and `wake_in` with the seconds
-    until there may be something, where a claim has met a limit that opens by time."""
+    """Have `wake` called, in any thread, when this process gives workers something to do; and `wake_in` with the
+    seconds until there may be something, where a claim has met a limit that opens by time."""
     sleeper = using, wake, wake_in
     _sleepers.add(sleeper)
     try:

@@ -36,8 +36,8 @@ logger = get_logger(__name__)
 LOOK_EVERY = 1.0
 #: The source of orders that come through the supervisor's pipe.
 SUPERVISOR = "the supervisor"
-#: Seconds in which a signal that comes twice was sent once: what starts a worker, such as `timeout`, passes on a signal that
-#: its whole group got as well.
+#: Seconds in which a signal that comes twice was sent once: what starts a worker, such as `timeout`, passes on a signal
+#: that its whole group got as well.
 ECHO = 0.1
 #: What a terminal sends that is closed, often twice: once from the shell and once from the kernel.
 HANGUP = "SIGHUP"

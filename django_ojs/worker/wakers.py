@@ -160,8 +160,8 @@ class DescriptorWaker(PollingWaker):
         self._woken.clear()
 
     def _doze(self, seconds: float, descriptor: int | None = None) -> None:
-        """Sleep so many seconds, or until `wake` or the alarm, which `_woken` then tells, or until the descriptor can be
-        read."""
+        """Sleep so many seconds, or until `wake` or the alarm, which `_woken` then tells, or until the descriptor can
+        be read."""
         self._await(self._until_alarm(seconds), descriptor)
         self._ring()
 

@@ -199,9 +199,7 @@ def _type_throttled(window: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("limit", [_throttled, _rated, _queue_throttled, _queue_rated, _type_throttled])
-@pytest.mark.parametrize(
-    ("period", "by_who_got_one", "by_who_got_none"), [("PT1H", 3600.0, 3600.0), ("PT0.01S", 0.01, 0.05)]
-)
+@pytest.mark.parametrize("period,by_who_got_one,by_who_got_none", [("PT1H", 3600.0, 3600.0), ("PT0.01S", 0.01, 0.05)])
 def test_a_worker_looks_again_when_the_limit_opens(
     limit: Any, period: str, by_who_got_one: float, by_who_got_none: float, frozen_clock: FrozenClock
 ) -> None:
