@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import (
     DEFAULT_DB_ALIAS,
     DatabaseError,
@@ -38,6 +39,8 @@ from django_ojs.errors import BackendUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+IN_ASYNC_CODE = "Asynchronous code awaits the form with an a before its name, such as handler.aenqueue() or aget_job()."
 
 
 class DatabaseFault(enum.Enum):
@@ -367,7 +370,8 @@ def unmigrated(error: BaseException) -> str:
 
 
 def or_migrate(operation: Callable[P, T]) -> Callable[P, T]:
-    """Let an operation that finds no tables raise BackendUnavailable with the sentence that says to migrate."""
+    """Let an operation that finds no tables raise BackendUnavailable with the sentence that says to migrate, and one
+    that is called in asynchronous code name the form for that."""
 
     @functools.wraps(operation)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -376,6 +380,9 @@ def or_migrate(operation: Callable[P, T]) -> Callable[P, T]:
         except Error as error:
             if sentence := unmigrated(error):
                 raise BackendUnavailable(sentence, hint=sentence) from error
+            raise
+        except SynchronousOnlyOperation as error:
+            error.add_note(IN_ASYNC_CODE)
             raise
 
     return wrapper

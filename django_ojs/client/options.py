@@ -254,7 +254,10 @@ def _policy(name: str, value: Mapping[str, Any]) -> None:
 
 def _rate_limit(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f'rate_limit={shown(value)}: give a dict such as {{"key": "partner", "concurrency": 1}}.')
+        raise TypeError(
+            f'rate_limit={shown(value)}: give a dict such as {{"key": "partner", "concurrency": 1}} '
+            'or {"key": "partner", "max_per_second": 10}.'
+        )
     given = _with_durations(name, value, ("period",))
     for member in ("rate", "throttle"):
         if isinstance(window := given.get(member), Mapping):

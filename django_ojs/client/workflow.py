@@ -300,7 +300,7 @@ def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
 
     if not isinstance(id, str | uuid.UUID):
         raise NotFound.resource("workflow", shown(id))
-    return WorkflowHandle(or_migrate(workflow.info)(workflow.identify(str(id))))
+    return WorkflowHandle(or_migrate(lambda: workflow.info(workflow.identify(str(id))))())
 
 
 aget_workflow = sync_to_async(get_workflow)

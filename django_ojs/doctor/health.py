@@ -29,6 +29,7 @@ from django_ojs.messages import phrase
 from django_ojs.models import WorkerDeath
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import eventcounts
+from django_ojs.tasks import discovery
 from django_ojs.webhooks import relay
 from django_ojs.workerregistry import deaths, directory
 
@@ -408,10 +409,10 @@ def types_without_workers(site: Site) -> Iterator[Finding]:
                 type=name, jobs=f"{jobs:,}",
             ),
             phrase(
-                "Deploy the handler to the workers: its module must be jobs.py or tasks.py of an installed app. If "
+                "Deploy the handler to the workers: its module must be %(modules)s of an installed app. If "
                 "it was renamed, keep the old name until its jobs are done, or cancel them: manage.py ojs_jobs "
                 "cancel --type %(type)s.",
-                type=name,
+                modules=discovery.modules(), type=name,
             ),
             name,
             {"jobs": jobs},

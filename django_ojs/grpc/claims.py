@@ -457,7 +457,7 @@ class _Claimer(Service):
         self._waker = waker_for(self._using, self._named)
         try:
             self._waker.start()
-            with woken_here(self._using, self._waker.wake):
+            with woken_here(self._using, self._waker.wake, self._waker.wake_in):
                 while not self.stopping.is_set():
                     self._poll()
                     self._faults.worked()

@@ -44,6 +44,12 @@ def aliases() -> list[str]:
     return [alias for alias in settings.TASKS if _is_ours(alias)]
 
 
+def modules() -> str:
+    """The modules of an app that workers import, for people: `tasks.py` is one only where a backend of ours is."""
+    names = [ojs_settings.JOBS_MODULE, *([ojs_settings.TASKS_MODULE] if aliases() else [])]
+    return " / ".join(f"{name}.py" for name in dict.fromkeys(names))
+
+
 def _is_ours(alias: str) -> bool:
     from django_ojs.tasks.task import InvalidTaskBackend, OJSTask, task_backends
 
@@ -132,8 +138,8 @@ def check_waiting(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     if alias not in (databases or ()) or Job._meta.db_table not in connections[alias].introspection.table_names():
         return []
     hint = (
-        "Was the task or handler renamed or moved? Is its module imported by workers: tasks.py or jobs.py of an app, "
-        "or named in OPTIONS['modules'] of the backend in TASKS?"
+        f"Was the task or handler renamed or moved? Is its module imported by workers: {modules()} of an app "
+        "(OJS['JOBS_MODULE']), or named in OPTIONS['modules'] of the backend in TASKS?"
     )
     here = set(registry.types())
     return [

@@ -106,7 +106,8 @@ def _write(records: Iterable[Record]) -> None:
     for record in records:
         level = LEVELS.get(record.type, logging.DEBUG) or logging.DEBUG
         fields = _fields_of(record)
-        logger.log(level, "%s: %s%s", record.type, _subject(record, fields), _next_attempt(fields), extra=fields)
+        more = _next_attempt(fields) if record.type == "job.retrying" else _why(fields, level)
+        logger.log(level, "%s: %s%s", record.type, _subject(record, fields), more, extra=fields)
 
 
 def _subject(record: Record, fields: Mapping[str, Any]) -> str:
@@ -118,15 +119,26 @@ def _subject(record: Record, fields: Mapping[str, Any]) -> str:
 
 def _next_attempt(fields: Mapping[str, Any]) -> str:
     """Of a job that is tried again: which attempt failed, of how many, with what, and when the next one is."""
-    if fields["event"] != "job.retrying":
-        return ""
     if "previous_state" in fields:  # no `job.failed` came before
         return f": attempt {fields.get('attempt', 0)} does not count, the next one is at {fields.get('next_retry_at')}"
     of = f" of {fields['max_attempts']}" if "max_attempts" in fields else ""
-    error = fields.get("error", {})
-    why = ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
-    why = f" ({errorobjects.cut(' '.join(why.split()), _WHY)})" if why else ""
+    why = f" ({error})" if (error := _error(fields)) else ""
     return f": attempt {fields.get('attempt', 0)}{of} failed{why}, the next one is at {fields.get('next_retry_at')}"
+
+
+def _why(fields: Mapping[str, Any], level: int) -> str:
+    """Of what went wrong: the error, or the reason."""
+    why = _error(fields) or _short(str(fields.get("reason") or ""))
+    return f": {why}" if why and level >= logging.WARNING else ""
+
+
+def _error(fields: Mapping[str, Any]) -> str:
+    error = fields.get("error", {})
+    return _short(": ".join(str(error[name]) for name in ("type", "message") if error.get(name)))
+
+
+def _short(text: str) -> str:
+    return errorobjects.cut(" ".join(text.split()), _WHY)
 
 
 def _fields_of(record: Record) -> dict[str, Any]:
@@ -145,6 +157,8 @@ def _fields_of(record: Record) -> dict[str, Any]:
     if isinstance(data.get("error"), dict):
         error = redaction.error(record.job_type, data["error"])
         fields["error"] = {name: error[name] for name in ("type", "code", "message") if name in error}
+    elif isinstance(data.get("error"), str) and data["error"]:  # of a webhook
+        fields["error"] = {"message": data["error"]}
     return fields
 
 

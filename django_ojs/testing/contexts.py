@@ -32,7 +32,8 @@ def job_context(
     attempt: int = 1,
     max_attempts: int | None = None,
     meta: Mapping[str, Any] | None = None,
-    parent_results: Sequence[Any] = (),
+    parent_results: Sequence[Any] | Mapping[str, Any] = (),
+    parent_errors: Mapping[str, Mapping[str, Any]] | None = None,
     checkpoint: Any = None,
 ) -> JobContext:
     """What a worker gives a handler that takes a context, for a call in a test. Needs no database, and stores nothing.
@@ -44,7 +45,9 @@ def job_context(
         attempt: the number of this attempt; 1 is the first. It is the last one if it is `max_attempts`.
         max_attempts: after how many attempts the job is given up; by default as the handler and the site say.
         meta: the job's `meta`.
-        parent_results: the results of the jobs before this one in its workflow.
+        parent_results: the results of the jobs before this one in its workflow: a list, or in a graph a dict by the
+            names of the steps.
+        parent_errors: for a callback, the errors of the jobs that failed, by their places ("0", "1", ...).
         checkpoint: the state that an earlier attempt has saved.
 
     The context keeps what `context.checkpoint()` saves. The steps of a durable handler are kept in it, too: they run at
@@ -57,8 +60,13 @@ def job_context(
     Raises TypeError for arguments and meta that are not JSON.
     """
     name = name_of(type)
+    by_step = dict(parent_results) if isinstance(parent_results, Mapping) else {}
+    if by_step:
+        check_json(by_step, "parent_results")
+        parent_results = list(by_step.values())
     for argument, given, kind in (("args", args, Sequence), ("meta", meta or {}, Mapping),
-                                  ("parent_results", parent_results, Sequence)):  # fmt: skip
+                                  ("parent_results", parent_results or (), Sequence),
+                                  ("parent_errors", parent_errors or {}, Mapping)):  # fmt: skip
         if not isinstance(given, kind) or isinstance(given, str | bytes):
             raise TypeError(f"{argument}={shown(given)}: give a {'dict' if kind is Mapping else 'list'}.")
     for argument, number in (("attempt", attempt), ("max_attempts", max_attempts)):
@@ -67,6 +75,7 @@ def job_context(
     check_json(list(args), "args")
     check_json(dict(meta or {}), "meta")
     check_json(list(parent_results), "parent_results")
+    check_json(dict(parent_errors or {}), "parent_errors")
     now = clock.now()
     definition: Any = registry.get(type) if isinstance(type, str) else type
     options = {} if definition is None else definition._options
@@ -75,7 +84,8 @@ def job_context(
         state=State.ACTIVE.value, args=jsontext.dumps(list(args)), meta=jsontext.dumps(dict(meta or {})),
         attempt=attempt, max_attempts=_most_attempts(options) if max_attempts is None else max_attempts, started_at=now,
     )  # fmt: skip
-    lineage = {"lineage": {"parent_results": list(parent_results)}}
+    results = {"parent_results": list(parent_results), "parent_results_by_step": by_step}
+    lineage = {"lineage": {**results, "parent_errors": dict(parent_errors or {})}}
     check_json(checkpoint, "checkpoint")
     kept = {} if checkpoint is None else {"checkpoint": Kept(jsontext.dumps(checkpoint), 1)}
     context = JobContext({**row, **lineage, **kept})

@@ -164,7 +164,7 @@ class Claimer(Service):
         while not (self._ready.wait(0.1) or self.stopping.is_set()):
             pass
         try:
-            with woken_here(self._using, self.wake):
+            with woken_here(self._using, self.wake, self._waker.wake_in):
                 while not self.stopping.is_set():
                     if self._lifecycle.stage is not Stage.RUNNING:
                         self._waker.wait(found=False)

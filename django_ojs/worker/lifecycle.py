@@ -36,6 +36,9 @@ logger = get_logger(__name__)
 LOOK_EVERY = 1.0
 #: The source of orders that come through the supervisor's pipe.
 SUPERVISOR = "the supervisor"
+#: Seconds in which a signal that comes twice was sent once: what starts a worker, such as `timeout`, passes on a signal
+#: that its whole group got as well.
+ECHO = 0.1
 #: What a terminal sends that is closed, often twice: once from the shell and once from the kernel.
 HANGUP = "SIGHUP"
 
@@ -195,6 +198,21 @@ def obeyed(*orders: Order) -> list[signal.Signals]:
     return [n for n in wanted if n.name != HANGUP or signal.getsignal(n) is not signal.SIG_IGN]
 
 
+class Echoes:
+    """Tells the second signal, which hurries a process, from the first one that reaches it twice."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether this signal is the one before, if that orders to stop. Safe in a signal handler."""
+        now = time.monotonic()
+        if SIGNALS[name] is Order.STOP and now - self._heard.get(name, -math.inf) < ECHO:
+            return True
+        self._heard[name] = now
+        return False
+
+
 @contextlib.contextmanager
 def signals(lifecycle: Lifecycle) -> Iterator[None]:
     """Let this process' signals be orders; only in the main thread, elsewhere nothing happens."""
@@ -202,9 +220,12 @@ def signals(lifecycle: Lifecycle) -> Iterator[None]:
         yield
         return
 
+    echoes = Echoes()
+
     def handle(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        lifecycle.give(SIGNALS[name], name)
+        if not echoes.has(name):
+            lifecycle.give(SIGNALS[name], name)
 
     known = obeyed()
     before = {number: signal.signal(number, handle) for number in known}

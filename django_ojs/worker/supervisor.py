@@ -46,7 +46,7 @@ from django_ojs.scheduler.service import RESTART, Service, persist
 from django_ojs.states import State
 from django_ojs.worker import joblogs, memory, processinfo
 from django_ojs.worker.board import Board
-from django_ojs.worker.lifecycle import ALL_SIGNALS, HANGUP, SIGNALS, Lifecycle, Order, Pipes, obeyed, stopping
+from django_ojs.worker.lifecycle import ALL_SIGNALS, HANGUP, SIGNALS, Echoes, Lifecycle, Order, Pipes, obeyed, stopping
 from django_ojs.worker.logring import LogRing
 from django_ojs.worker.process import WorkerOptions, WorkerProcess
 from django_ojs.worker.processinfo import HealthFile
@@ -419,9 +419,11 @@ class Supervisor:
         for fd in (reader, writer):
             os.set_blocking(fd, False)
 
+        echoes = Echoes()
+
         def handle_signal(number: int, frame: FrameType | None) -> None:
             name = signal.Signals(number).name
-            if name in SIGNALS:
+            if name in SIGNALS and not echoes.has(name):
                 self._noted[name] = time.monotonic()
                 self._orders.append((SIGNALS[name], name))
 

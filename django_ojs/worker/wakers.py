@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import select
 import threading
@@ -68,6 +69,7 @@ class PollingWaker:
         self._shortest, self._longest = shortest, longest
         self._interval = shortest
         self._woken = threading.Event()
+        self._alarm = math.inf  #: by the monotonic clock
 
     def wait(self, *, found: bool) -> bool:
         """Return when it is time to look for jobs; `found`: whether the last look brought some.
@@ -85,6 +87,10 @@ class PollingWaker:
     def wake(self) -> None:
         """Let `wait` and `wait_for_slot` return. From any thread, but not from a signal handler."""
         self._woken.set()
+
+    def wake_in(self, seconds: float) -> None:
+        """Let the sleep end in so many seconds at the latest, by its first alarm. For the claimer, before it sleeps."""
+        self._alarm = min(self._alarm, time.monotonic() + seconds)
 
     def awake(self) -> bool:
         """Note that the claimer need not be woken until the next `wait`, which may be long after.
@@ -104,8 +110,18 @@ class PollingWaker:
         """Let go what only the thread of the claimer uses. It calls this itself, when it looks no more."""
 
     def _sleep(self, seconds: float) -> None:
-        self._woken.wait(seconds)
+        self._woken.wait(self._until_alarm(seconds))
+        self._ring()
         self._woken.clear()
+
+    def _until_alarm(self, seconds: float) -> float:
+        return seconds if self._alarm == math.inf else min(seconds, max(self._alarm - time.monotonic(), 0.0))
+
+    def _ring(self) -> None:
+        """Wake, if it is time."""
+        if self._alarm < math.inf and time.monotonic() >= self._alarm:
+            self._alarm = math.inf
+            self._woken.set()
 
 
 class DescriptorWaker(PollingWaker):
@@ -144,7 +160,12 @@ class DescriptorWaker(PollingWaker):
         self._woken.clear()
 
     def _doze(self, seconds: float, descriptor: int | None = None) -> None:
-        """Sleep so many seconds, or until `wake`, which `_woken` then tells, or until the descriptor can be read."""
+        """Sleep so many seconds, or until `wake` or the alarm, which `_woken` then tells, or until the descriptor can
+        be read."""
+        self._await(self._until_alarm(seconds), descriptor)
+        self._ring()
+
+    def _await(self, seconds: float, descriptor: int | None) -> None:
         if (pipe := self._pipe) is None:  # not started, or stopped
             self._woken.wait(min(seconds, self._shortest))
             return

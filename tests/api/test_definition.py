@@ -308,6 +308,24 @@ def test_a_context_for_a_test_has_the_attempts_and_the_queue_of_its_handler(hand
     assert job_context(send).max_attempts == 5
 
 
+def test_a_test_calls_a_handler_that_reads_the_jobs_before_it() -> None:
+    def total(context: JobContext) -> Any:
+        return context.parent_results["mon"] + context.parent_results[-1], list(context.parent_results.values())
+
+    def alarm(context: JobContext) -> Any:
+        return {place: error["message"] for place, error in context.parent_errors.items()}
+
+    assert total(job_context(parent_results={"mon": 2, "tue": 3})) == (5, [2, 3])
+    assert list(job_context(parent_results=[2, 3]).parent_results.values()) == [2, 3]
+    assert not job_context(parent_results={}).parent_results
+    assert not job_context().parent_errors
+    assert alarm(job_context(parent_errors={"1": {"message": "no"}})) == {"1": "no"}
+    with pytest.raises(TypeError, match="parent_results"):
+        job_context(parent_results={"mon": object()})
+    with pytest.raises(TypeError, match=r"parent_errors=\['no'\]: give a dict"):
+        job_context(parent_errors=["no"])  # type: ignore[arg-type]
+
+
 def test_the_context_is_asked_for_by_name_annotation_or_option(handlers: Registry) -> None:
     @job("a.name")
     def by_name(context: Any, a: int) -> None: ...

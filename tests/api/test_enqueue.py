@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
@@ -26,11 +27,13 @@ from django_ojs import (
     aget_job,
     batch,
     chain,
+    emit_event,
     enqueue,
     enqueue_after_commit,
     enqueue_bulk,
     enqueue_many,
     get_job,
+    get_workflow,
     group,
     job,
 )
@@ -329,6 +332,19 @@ def test_waiting_gives_up_in_time(send: Any) -> None:
     for over in (-1, float("-inf"), -(10**5000)):  # the deadline has passed: one look
         with pytest.raises(TimeoutError, match="is still available"):
             handle.wait(timeout=over)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda send: send.enqueue("a", "b"), lambda send: get_job(uuid.uuid4()), lambda send: get_workflow("w"),
+        lambda send: chain(send.s("a", "b")).enqueue(), lambda send: emit_event("order.paid", "7"),
+    ],
+)  # fmt: skip
+async def test_in_asynchronous_code_the_error_names_the_form_for_it(call: Any, send: Any) -> None:
+    with pytest.raises(SynchronousOnlyOperation) as caught:
+        call(send)
+    assert "handler.aenqueue()" in caught.value.__notes__[0]
 
 
 @pytest.mark.django_db(transaction=True)

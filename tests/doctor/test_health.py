@@ -26,6 +26,7 @@ from django_ojs.queues import maintenance
 from django_ojs.registry import registry as handlers
 from django_ojs.scheduler.scheduler import ROLE, Leadership, Scheduler, Synchronise
 from django_ojs.statistics import eventcounts
+from django_ojs.tasks import discovery
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
@@ -318,6 +319,7 @@ def test_a_queue_and_a_type_without_a_worker(led: Leadership, ids: Ids) -> None:
     (kind,) = found("type-unserved")
     assert (queue.about, queue.figures) == ("mial", {"jobs": 2})
     assert (kind.about, kind.figures) == ("report.make", {"jobs": 3})
+    assert f"its module must be {discovery.modules()} of an installed app" in kind.mend
     assert "--queues mial" in queue.mend
 
 

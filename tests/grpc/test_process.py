@@ -103,7 +103,7 @@ def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None
             process.send_signal(signal.SIGTERM)
             assert process.stdout is not None
             assert "running calls have 25 seconds" in process.stdout.readline()
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)  # another one, so it is no echo of the first
             output, errors = process.communicate(timeout=20)
             assert process.returncode == 0, errors
             assert "stopped" in output

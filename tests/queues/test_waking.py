@@ -170,3 +170,53 @@ def test_a_worker_that_is_silent_sleeps_no_more(frozen_clock: FrozenClock) -> No
     assert Worker.objects.filter(asleep=True).count() == 2, "no worker could say anything while the database was away"
     rescue_dead_workers()
     assert dict(Worker.objects.values_list("pk", "asleep")) == {"killed": False, "there": True}
+
+
+# Limits that open by time
+
+
+def _throttled(window: dict[str, Any]) -> None:
+    make(3, rate_limit={"key": "k", "throttle": window})
+
+
+def _rated(window: dict[str, Any]) -> None:
+    make(3, rate_limit={"key": "k", "rate": window})
+
+
+def _queue_throttled(window: dict[str, Any]) -> None:
+    make(3)
+    configure("q", {"rate_limit": {"throttle": window}})
+
+
+def _queue_rated(window: dict[str, Any]) -> None:
+    make(3)
+    configure("q", {"rate_limit": window})
+
+
+def _type_throttled(window: dict[str, Any]) -> None:
+    make(3)
+    ratelimits.override("type:a.b", {"throttle": window})
+
+
+@pytest.mark.parametrize("limit", [_throttled, _rated, _queue_throttled, _queue_rated, _type_throttled])
+@pytest.mark.parametrize("period,by_who_got_one,by_who_got_none", [("PT1H", 3600.0, 3600.0), ("PT0.01S", 0.01, 0.05)])
+def test_a_worker_looks_again_when_the_limit_opens(
+    limit: Any, period: str, by_who_got_one: float, by_who_got_none: float, frozen_clock: FrozenClock
+) -> None:
+    configuration.forget()
+    limit({"limit": 1, "period": period})
+    pauses: list[float] = []
+    with woken_here(connection.alias, lambda: None, pauses.append), woken_here(connection.alias, list):
+        assert len(fetch(Fetch(["q"], count=2, worker_id="w"))) == 1
+        assert pauses == [by_who_got_one]
+        assert not fetch(Fetch(["q"], count=2, worker_id="w"))
+        assert pauses == [by_who_got_one, by_who_got_none]
+
+
+def test_no_time_ends_the_wait_for_a_slot(frozen_clock: FrozenClock) -> None:
+    configuration.forget()
+    make(rate_limit={"key": "k", "concurrency": 1})
+    pauses: list[float] = []
+    with woken_here(connection.alias, lambda: None, pauses.append), woken_here("other", list, pauses.append):
+        assert len(fetch(Fetch(["q"], count=2, worker_id="w"))) == 1
+    assert not pauses

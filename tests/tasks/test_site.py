@@ -254,6 +254,16 @@ def test_w203_the_backport_is_no_app(settings: Any) -> None:
     assert [problem.id for problem in discovery.check_home()] == ["django_ojs.W203"]
 
 
+def test_hints_name_the_modules_that_workers_import(settings: Any) -> None:
+    """Who leaves handlers in `tasks.py`, where another queue had them, is not told that this is right."""
+    assert discovery.modules() == "jobs.py / tasks.py"
+    settings.OJS = {"JOBS_MODULE": "tasks"}
+    assert discovery.modules() == "tasks.py"
+    settings.OJS = {}
+    settings.TASKS = {}
+    assert discovery.modules() == "jobs.py"
+
+
 @pytest.mark.django_db
 def test_w202_jobs_that_nobody_runs(handlers: Registry) -> None:
     tasks.add.enqueue(1)
@@ -263,6 +273,7 @@ def test_w202_jobs_that_nobody_runs(handlers: Registry) -> None:
     assert [(problem.id, problem.msg) for problem in problems] == [
         ("django_ojs.W202", "2 jobs of the type 'shop.tasks.renamed' wait, and no worker runs this type.")
     ]
+    assert "imported by workers: jobs.py / tasks.py of an app" in str(problems[0].hint)
     assert discovery.check_waiting(databases=[]) == []
     Job.objects.filter(type="shop.tasks.renamed").delete()
     assert discovery.check_waiting(databases=["default"]) == []

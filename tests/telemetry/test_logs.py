@@ -130,8 +130,26 @@ def test_what_needs_an_operator_is_a_warning(
     texts = {line["attributes"]["event"]: line["message"] for line in lines.all if line["level"] == "warn"}
     assert texts.keys() == {"rate_limit.dropped", "alert.raised", "webhook.dead"}
     assert texts["alert.raised"].startswith("alert.raised: queue-paused: The queue paused is paused.")
+    assert texts["webhook.dead"] == "webhook.dead: sub_1: HTTP 404"
     assert second.row is not None
     assert str(second.row["id"]) in json.dumps(lines.all)
+
+
+def test_the_text_of_a_line_says_what_went_wrong(listen: Any, frozen_clock: FrozenClock, made_up_events: None) -> None:
+    lines = listen(logging.INFO)
+    once = {"retry": {"max_attempts": 1}}
+    workflow.create({"id": "flow", "type": "group", "jobs": [{"type": "a.b", "args": [], "options": once}]})
+    (job,) = fetch(Fetch(["default"], columns=CONTEXT_COLUMNS, raw=True))
+    fail([Failure(job["id"], {"type": "Busy", "message": "no\nanswer " + "x" * 300})])
+    record = catalogue.of_webhook("webhook.subscription.disabled", "sub_1", frozen_clock.now, reason="failing")
+    log.append([record], "default")
+    texts = {line["attributes"]["event"]: line["message"] for line in lines.all}
+    start = f"job.discarded: a.b {job['id']}: Busy: no answer xxx"
+    assert texts["job.discarded"].startswith(start)
+    assert len(texts["job.discarded"]) < len(start) + 250
+    assert texts["workflow.failed"].startswith("workflow.failed: flow: ")
+    assert texts["webhook.subscription.disabled"] == "webhook.subscription.disabled: sub_1: failing"
+    assert texts["job.enqueued"] == f"job.enqueued: a.b {job['id']}"
 
 
 def test_a_line_has_its_facts_in_their_places(listen: Any, frozen_clock: FrozenClock) -> None:

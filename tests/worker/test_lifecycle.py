@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from django_ojs.worker import lifecycle as module
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, obeyed, signals
+from django_ojs.worker.supervisor import Supervisor
 
 
 def obey(lifecycle: Lifecycle, *orders: tuple[Order, str]) -> Stage:
@@ -61,6 +65,27 @@ def test_a_hangup_is_ignored_where_the_process_was_told_to(before: signal.Handle
         assert signal.getsignal(signal.SIGHUP) is before
     finally:
         signal.signal(signal.SIGHUP, kept)
+
+
+def test_a_signal_that_a_wrapper_passes_on_to_a_group_that_got_it_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `timeout` does. Python's handler is called here: the kernel makes one of two signals at times."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+
+    def given(block: Any, orders: Any) -> list[Any]:
+        with block:
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTSTP, signal.SIGTSTP):
+                signal.getsignal(number)(number, None)  # type: ignore[operator, misc]
+            clock[0] += module.ECHO
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)  # type: ignore[operator, misc]
+        return list(orders)
+
+    once = [(Order.STOP, "SIGTERM"), (Order.STOP, "SIGINT"), *[(Order.QUIET, "SIGTSTP")] * 2, (Order.STOP, "SIGTERM")]
+    worker: Any = SimpleNamespace(orders=[])
+    worker.give = lambda *order: worker.orders.append(order)
+    assert given(signals(worker), worker.orders) == once
+    supervisor: Any = SimpleNamespace(_orders=[], _noted={})
+    assert given(Supervisor._signals_noted(supervisor), supervisor._orders) == once
 
 
 @pytest.mark.parametrize(

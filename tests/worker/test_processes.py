@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from django_ojs import enqueue, enqueue_many, get_job
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, Lease, Worker
 from django_ojs.registry import Registry
+from django_ojs.worker.lifecycle import ECHO
 from tests.waiting import eventually
 from tests.worker.conftest import WorkerCommand
 
@@ -155,7 +157,9 @@ def test_ctrl_c_pressed_again_stops_at_once(start_process: Start) -> None:
     eventually(lambda: process.trace("slow.started"))
     process.press_ctrl_c()
     eventually(lambda: process.said("Stopping (SIGINT)"))
+    told_at = time.monotonic()
     eventually(lambda: Worker.objects.filter(pk="w", state="terminate").exists())
+    eventually(lambda: time.monotonic() > told_at + ECHO)  # what comes before is the same press
     process.press_ctrl_c()
     eventually(lambda: process.said("Stopping at once (SIGINT)."))
     assert process.wait() == 0, process.output

@@ -92,6 +92,20 @@ def test_many_calls_fill_no_pipe_and_a_stopped_waker_is_called_in_vain(started: 
     waker.wait_for_slot()
 
 
+@pytest.mark.parametrize("kind", [PollingWaker, DescriptorWaker])
+def test_an_alarm_ends_the_sleep_once_and_the_first_of_several_counts(kind: Any, started: Any) -> None:
+    waker = started(kind(longest=HOURS))
+    waker._interval = HOURS
+    for seconds in (HOURS, 0.001, HOURS):
+        waker.wake_in(seconds)
+    waker.wait(found=False)
+    waker.wake_in(0.001)
+    waker.wait_for_slot()
+    waker.wake()  # ends the sleep that has no alarm any more
+    waker.wait_for_slot()
+    assert not waker._woken.is_set()
+
+
 # The files of an SQLite database
 
 

@@ -20,7 +20,7 @@ from django_ojs.guard import get_logger
 from django_ojs.management.shell import SteadyCommand, refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.rules.names import is_storable
 from django_ojs.worker.execution import leave_pools
-from django_ojs.worker.lifecycle import HANGUP, Order, obeyed
+from django_ojs.worker.lifecycle import HANGUP, Echoes, Order, obeyed
 from django_ojs.worker.middleware import show_logs
 
 logger = get_logger(__name__)
@@ -63,10 +63,12 @@ class Command(SteadyCommand):
         from django_ojs.grpc.server import Server
 
         server = Server(options["bind"])
-        signals, stop = 0, asyncio.Event()
+        signals, stop, echoes = 0, asyncio.Event(), Echoes()
 
         def handle(number: signal.Signals) -> None:
             nonlocal signals
+            if echoes.has(number.name):
+                return
             signals += not (signals and number.name == HANGUP)
             stop.set()
             if signals > 1:
