@@ -254,12 +254,12 @@ def in_a_heartbeat(api: Api, name: str) -> Any:
 
 def in_a_report(api: Api, name: str) -> Any:
     job = held(api)
-    value = 0.07 if name == "progress" else 7
+    said = {name: "x", "progress": 0.07} if name.endswith("message") else {name: 0.07 if name == "progress" else 7}
     answers = [
-        put(api, f"/jobs/{job}/progress", {name: value}).json(),
-        api.post("/workers/progress", {"job_id": job, name: value}).json(),
+        put(api, f"/jobs/{job}/progress", said).json(),
+        api.post("/workers/progress", {"job_id": job, **said}).json(),
     ]
-    return [round(answer["progress"], 9) for answer in answers]
+    return [(round(answer["progress"], 9), answer.get("message")) for answer in answers]
 
 
 def held(api: Api) -> str:
@@ -690,8 +690,8 @@ def test_no_module_of_rules_imports_the_tables() -> None:
 #: Words of the tables that mean something of their own elsewhere: members of jobs, queues and alerts, states, ways to
 #: repeat a job or to fill a queue, and parts of a cron expression or of Python.
 ALSO_CANONICAL = {
-    "active", "draining", "enqueue", "expression", "hour", "job_id", "max_attempts", "minute", "queue", "replace",
-    "schedule", "second", "strategy", "type", "types",
+    "active", "draining", "enqueue", "expression", "hour", "job_id", "max_attempts", "minute", "progress_message",
+    "queue", "replace", "schedule", "second", "strategy", "type", "types",
 }  # fmt: skip
 #: What `rules/` names and does not read: to hide it, to say that it means nothing, as the kind of a fault, in answers.
 NAMED = {
