@@ -14,15 +14,17 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
-from django.db import Error
+from django.db import Error, transaction
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, OJSError, sentence_of
+from django_ojs.faults import is_general
 from django_ojs.guard import get_logger
 from django_ojs.jobs import steps
 from django_ojs.jobs.copy import document_of
@@ -70,7 +72,9 @@ def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSEr
     refused: dict[uuid.UUID, OJSError] = {}
     for job_id in due.values_list("job_id", flat=True).distinct():
         if refusal := _refused(failed[job_id], using):
-            logger.warning("Job %s is left as it is, because what undoes it cannot be enqueued: %s", job_id, refusal)
+            told = "Job %s is left as it is, because what undoes it cannot be enqueued: %s"
+            # The caller's locks are released by then, and what is tried again is logged once.
+            transaction.on_commit(partial(logger.warning, told, job_id, refusal), using=using, robust=True)
             refused[job_id] = _is_not_undone(job_id)
     return refused
 
@@ -108,21 +112,27 @@ def _settle(job_id: uuid.UUID, *, using: str) -> bool:
             return False
         if refusal := _refused(rows[0], using):
             registered.update(due_at=clock.now(using) + _LATER)
-            logger.warning(
-                "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
-                job_id, _LATER.total_seconds(), refusal,
-            )  # fmt: skip
+    if refusal:
+        logger.warning(
+            "What undoes job %s cannot be enqueued, and is tried again in %d s: %s",
+            job_id, _LATER.total_seconds(), refusal,
+        )  # fmt: skip
     return not refusal
 
 
 def _refused(row: JobRow, using: str) -> str:
-    """Enqueue the job that undoes this locked one; why that was refused, or an empty text."""
+    """Enqueue the job that undoes this locked one; why that was refused, or an empty text.
+
+    Raises what concerns whatever is enqueued: waiting for one job does not help.
+    """
     try:
         with atomic(using=using):
             _enqueue(row, using)
     except Error:
         raise
-    except Exception as error:  # noqa: BLE001 - also what a middleware of the site raises; the caller logs it
+    except Exception as error:  # also what a middleware of the site raises; the caller logs it
+        if is_general(error):
+            raise
         return redaction.refusal(sentence_of(error), row["type"])
     return ""
 

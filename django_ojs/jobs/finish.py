@@ -478,6 +478,12 @@ def _read(failure: Failure) -> _Error:
     return error, ratelimits.rate_limit_until(failure.error)
 
 
+#: The share of a time limit after which a worker's word counts that it is over. The instants between which the server
+#: measures may come from two processes that estimate the database's time, each for itself; and on SQLite `clock` is up
+#: to 5 % slower after a wall clock was set back.
+_OVER = 0.95
+
+
 def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.datetime) -> list[Record]:
     """Do what the report of an active job asks for: snooze it, let it wait as long as the handler says, or let the
     retry policy decide. Change `row` and return its events."""
@@ -485,16 +491,17 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     if failure.snooze_ms is not None:
         return _snooze(row, failure.snooze_ms, now)
     kind = error.get("timeout_kind")
-    if kind == "total" and row["deadline_at"] is not None and row["deadline_at"] <= now:
-        return transitions.give_up(row, now, "workers")
     elapsed = max(now - row["started_at"], dt.timedelta())
+    deadline = row["deadline_at"]
+    if kind == "total" and deadline is not None and elapsed >= (deadline - row["started_at"]) * _OVER:
+        return transitions.give_up(row, now, "workers")
     error |= errorobjects.stamp(row["attempt"], now)
     if (pause := _own_pause(row, failure)) is not None:
         records = _back_off(row, {**error, "retryable": True}, pause, now, "workers")
     else:
         records = apply_retry_policy(row, error, now, "workers")
     limit = dt.timedelta(milliseconds=row["timeout_ms"] or 0)
-    if kind == "execution" and limit and elapsed >= limit:  # else a worker has stopped it by a limit of its own
+    if kind == "execution" and limit and elapsed >= limit * _OVER:  # else a worker has stopped it by a limit of its own
         facts = errorobjects.overrun(kind, limit, elapsed)
         records.append(catalogue.of_job("job.timeout", row, now, "workers", worker_id=row["worker_id"], **facts))
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself

@@ -2,7 +2,7 @@
 
 Every report is stored, and told by an event; of a job that reports often, one a second. A report that came too soon
 for an event is postponed (`held`): the scheduler writes its event a second later, or the worker marks it as the `last`
-of the run, whose event is written at once.
+of the run, whose event is written at once. `told_at` alone says what a job may still have told (`_told_by`).
 A report renews the reservation like BEAT; the event says until when, in place of a `job.heartbeat`.
 """
 
@@ -21,7 +21,6 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import NotFound
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.events.filters import Filter
 from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.jobs import checkpoints
 from django_ojs.jobs.checkpoints import NewCheckpoint
@@ -34,7 +33,7 @@ from django_ojs.rules.rows import holds, moment
 from django_ojs.states import State
 from django_ojs.store import store_of
 
-#: Between two events of one job, where it has had `BURST` of them within as many of these.
+#: How often a job may have an event in the long run; it may have `BURST` of them at once.
 INTERVAL = dt.timedelta(seconds=1)
 BURST = 20
 MAX_MESSAGE = errorobjects.MAX_PROGRESS_MESSAGE
@@ -106,7 +105,7 @@ def _reported(
         news, records = dict(known), list[Record]()
         for item in ours:
             row = rows[item.job_id]
-            records += _take(item, row, news, moment(row, now), records, using)
+            records += _take(item, row, news, moment(row, now))
         _save({item.job_id: news[item.job_id] for item in ours}, known, using)
         log.append(records, using)
         for item in ours:
@@ -133,7 +132,8 @@ def log_postponed(*, using: str | None = None) -> int:
     """Write the events that were postponed, a second after the one before; return how many."""
     using = database(using)
     now = clock.now(using)
-    is_due = Q(told_at__lte=now - INTERVAL) | Q(told_at__gt=now + clock.AHEAD)  # told while the clock was ahead
+    # As `_told_by` says; or a clock that was ahead has written it.
+    is_due = Q(told_at__lte=now - INTERVAL) | Q(told_at__gt=now + clock.AHEAD)
     due = JobProgress.objects.using(using).filter(is_due, held=True).order_by("told_at")
     ids = list(due.values_list("pk", flat=True)[:_BATCH])
     if not ids:
@@ -199,10 +199,8 @@ def _take(
     row: JobRow,
     news: dict[uuid.UUID, JobProgress],
     now: dt.datetime,
-    unwritten: Collection[Record],
-    using: str,
 ) -> list[Record]:
-    """Merge one report into what is known of its job; the event that it is worth, behind those still `unwritten`."""
+    """Merge one report into what is known of its job; the event that it is worth now."""
     progress = news.get(item.job_id)
     if progress is None:
         progress = JobProgress(job_id=item.job_id)
@@ -218,12 +216,21 @@ def _take(
         progress.message = errorobjects.progress_message(item.message)
     if item.data is not None:
         progress.data = item.data
-    if not item.last and progress.told_at is not None and now - progress.told_at < INTERVAL:
-        since = now - BURST * INTERVAL
-        lately = log.count(Filter(types=("job.progress",), job_ids=(item.job_id,)), since=since, using=using)
-        if lately + sum(record.job_id == item.job_id for record in unwritten) >= BURST:
-            return []
+    if progress.told_at is not None:
+        progress.told_at = min(progress.told_at, now)  # a clock that was ahead has written it
+    if not item.last and _told_by(progress, now) > now:
+        return []
     return _progress_events(progress, row, now)
+
+
+def _told_by(progress: JobProgress, now: dt.datetime) -> dt.datetime:
+    """The `told_at` that one more event leaves. It is too soon for the event while that is ahead.
+
+    It is when the events of the job would have ended, were there one each `INTERVAL`. So it lags behind the last event
+    by what the job may have at once, at most `BURST`, whichever attempts they are of (GCRA).
+    """
+    start = now - BURST * INTERVAL
+    return max(progress.told_at or start, start) + INTERVAL
 
 
 def _progress_events(progress: JobProgress, row: JobRow, now: dt.datetime) -> list[Record]:
@@ -231,7 +238,7 @@ def _progress_events(progress: JobProgress, row: JobRow, now: dt.datetime) -> li
     progress.held = False
     if progress.percent is None:
         return []
-    progress.told_at = now
+    progress.told_at = min(_told_by(progress, now), now)
     return [catalogue.progress(row, now, progress.percent, progress.message, progress.data)]
 
 

@@ -347,6 +347,7 @@ class JobProgress(OJSModel):
     message = models.TextField(default="", blank=True)
     data = JSONTextField(null=True)
     updated_at = models.DateTimeField()
+    #: That instant, less a second for each further event that the job may have at once (`jobs.progress`).
     told_at = models.DateTimeField(null=True, help_text="When the latest job.progress event was written.")
     held = models.BooleanField(default=False, help_text="An event about the latest report is still to be written.")
 

@@ -187,7 +187,7 @@ def _tell_what_is_pruned(start: LogPosition, reached: LogPosition | None, missed
     gap["estimated_missed_count"] = missed
     _send_gap(start, gap, using)
     logger.warning(
-        "Pruning deleted events that had not gone to webhooks (%s): the relay is behind what the log retains. Their"
+        "Pruning deleted %s events that had not gone to webhooks: the relay is behind what the log retains. Their"
         " receivers are told (system.gap).", missed,
     )  # fmt: skip
 

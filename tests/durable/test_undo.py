@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import logging
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from django.db import connection, transaction
 from django.urls import reverse
 
 from django_ojs import Discard, Fail, JobContext, StepError, chain, clock, get_job, job, retention, step
-from django_ojs.errors import Conflict, NotFound, OJSError
+from django_ojs.errors import BackendUnavailable, Conflict, NotFound, OJSError
 from django_ojs.jobs import bulk, cancel, checkpoints, compensations, delete, replay, retry, schemas, timers
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
@@ -369,7 +370,11 @@ def test_a_middleware_of_the_site_that_fails_only_delays_it(jobs: WorkerJobs, ca
 
 
 def test_the_log_repeats_no_hidden_argument_of_what_cannot_be_enqueued(
-    jobs: WorkerJobs, unseen: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
+    unseen: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    settings: Any,
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     settings.OJS = {"REDACT": {"types": {"order.*": ["args"]}}}
 
@@ -378,11 +383,50 @@ def test_the_log_repeats_no_hidden_argument_of_what_cannot_be_enqueued(
 
     monkeypatch.setattr(compensations, "push", refuse)
     assert compensations.follow_up() == 0
-    (outcome,) = delete.delete([unseen.id])
+    with django_capture_on_commit_callbacks(execute=True):
+        (outcome,) = delete.delete([unseen.id])
     assert isinstance(outcome, Conflict)
     assert caplog.text.count("cannot be enqueued") == 2
     assert caplog.text.count(": conflict") == 2
     assert "hunter2" not in caplog.text
+
+
+ENQUEUEING = [lambda job_id: compensations.follow_up(), lambda job_id: delete.delete([job_id])]
+
+
+@pytest.mark.parametrize("act", ENQUEUEING, ids=["scheduler", "caller"])
+@pytest.mark.django_db(transaction=True)
+def test_the_reason_is_logged_when_no_row_is_locked_any_more(unseen: Any, act: Any) -> None:
+    """What a site does with lines, such as sending mail, takes time; and what is tried again is logged once."""
+    logged: list[tuple[str, bool]] = []
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logged.append((record.getMessage(), connection.in_atomic_block))
+
+    configure("default", {"allowed_job_types": ["other.*"]})
+    forget()
+    logger, watch = logging.getLogger("django_ojs.jobs.compensations"), Watch()
+    logger.addHandler(watch)
+    try:
+        act(unseen.id)
+    finally:
+        logger.removeHandler(watch)
+    ((message, locked),) = logged
+    assert ("cannot be enqueued" in message, locked) == (True, False)
+
+
+@pytest.mark.parametrize("act", ENQUEUEING, ids=["scheduler", "caller"])
+def test_an_outage_refuses_no_job(unseen: Any, act: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It concerns all that is enqueued, so the scheduler waits with all of it."""
+
+    def away(document: dict[str, Any], following: Any) -> Any:
+        raise BackendUnavailable("The store is away.")
+
+    with added(away), pytest.raises(BackendUnavailable):
+        act(unseen.id)
+    assert "cannot be enqueued" not in caplog.text
+    assert compensations.follow_up() == 1
 
 
 @pytest.fixture

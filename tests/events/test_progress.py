@@ -8,6 +8,8 @@ import uuid
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
 from django_ojs.errors import NotFound
@@ -151,6 +153,60 @@ class TestWhatIsTold:
         say(row, 96)
         assert told(row) == [*at_once, 70.0, 80.0, 95.0, 96.0]
 
+    def test_what_a_job_may_have_told_at_once_comes_back_one_a_second(self, frozen_clock: Any) -> None:
+        """Whichever of its attempts reports."""
+        row = active(retry={"max_attempts": 3, "initial_interval": "PT5S", "jitter": False})
+        for percent in range(BURST):
+            say(row, percent)
+        fail_one(Failure(row["id"], {"message": "no"}))
+        frozen_clock.advance(seconds=5)
+        (again,) = fetch(Fetch(["default"], worker_id="w1"))
+        for percent in range(10):
+            say(again, percent)
+        assert told(row) == [*map(float, range(BURST)), 0.0, 1.0, 2.0, 3.0, 4.0]
+        frozen_clock.advance(hours=1)
+        for percent in range(10, 15 + BURST):
+            say(again, percent)
+        assert told(row)[BURST + 5 :] == [float(percent) for percent in range(10, 10 + BURST)]
+
+    def test_one_event_a_second_leaves_the_burst_as_it_is(self, frozen_clock: Any) -> None:
+        row = active()
+        for percent in range(BURST):
+            say(row, percent)
+            frozen_clock.advance(seconds=1)
+        for percent in range(BURST, 2 * BURST + 1):
+            say(row, percent)
+        assert told(row) == [float(percent) for percent in range(2 * BURST)]
+
+    @pytest.mark.parametrize("ahead", [dt.timedelta(seconds=5), dt.timedelta(days=1)])
+    def test_what_was_told_while_the_clock_was_ahead_holds_nothing_back(
+        self, frozen_clock: Any, ahead: dt.timedelta
+    ) -> None:
+        row = active()
+        say(row, 1)
+        JobProgress.objects.update(told_at=clock.now() + ahead)
+        say(row, 2)
+        assert told(row) == [1.0]
+        frozen_clock.advance(seconds=1)
+        log_postponed()
+        say(row, 3)
+        say(row, 4)
+        assert told(row) == [1.0, 2.0]
+        frozen_clock.advance(seconds=1)
+        log_postponed()
+        assert told(row) == [1.0, 2.0, 4.0]
+
+    def test_the_instant_of_the_latest_event_as_an_older_release_wrote_it_counts(self, frozen_clock: Any) -> None:
+        row = active()
+        say(row, 1)
+        JobProgress.objects.update(told_at=clock.now())
+        say(row, 2)
+        assert told(row) == [1.0]
+        frozen_clock.advance(seconds=3)
+        for percent in range(3, 8):
+            say(row, percent)
+        assert told(row) == [1.0, 3.0, 4.0, 5.0]
+
     def test_reports_that_come_together_are_told_as_if_they_came_one_after_the_other(self, frozen_clock: Any) -> None:
         row, other = active(), active()
         report([ProgressReport(each["id"], percent) for percent in range(BURST + 5) for each in (row, other)])
@@ -237,10 +293,29 @@ class TestWhoMayReport:
             )
         assert isinstance(found.pop(), NotFound)
         assert all(isinstance(known, ReportedJob) and known.accepted for known in found)
-        frozen_clock.advance(seconds=2)
-        with django_assert_max_num_queries(10):
-            report([ProgressReport(row["id"], 20 + i, worker_id="w1") for i, row in enumerate(rows)])
+        for pause in (2000, 500):
+            frozen_clock.advance(milliseconds=pause)
+            with django_assert_max_num_queries(10):
+                report([ProgressReport(row["id"], 20 + i, worker_id="w1") for i, row in enumerate(rows)])
         assert sorted(JobProgress.objects.values_list("percent", flat=True)) == [20 + i for i in range(20)]
+
+    def test_an_early_report_takes_as_many_statements_as_a_late_one(self, frozen_clock: Any, long_memory: None) -> None:
+        """Told or held back, which takes fewer: none reads what was told before."""
+        row = active()
+        say(row, 1)
+        frozen_clock.advance(seconds=2)
+        with CaptureQueriesContext(connection) as late:
+            say(row, 2)
+        frozen_clock.advance(milliseconds=500)
+        with CaptureQueriesContext(connection) as early:
+            say(row, 3)
+        assert told(row) == [1.0, 2.0, 3.0]
+        assert len(early) == len(late)
+        for percent in range(4, 4 + BURST):
+            with CaptureQueriesContext(connection) as held:
+                say(row, percent)
+        assert JobProgress.objects.get().held
+        assert len(held) < len(late)
 
 
 class TestHTTP:

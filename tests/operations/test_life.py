@@ -498,16 +498,29 @@ class TestTime:
         named = log.read(types=["job.timeout"], job_id=row["id"]).events
         assert [event["type"] for event in named] == ["job.timeout"]
 
-    @pytest.mark.parametrize("seconds, told", [(9.999, []), (10, ["job.timeout"])])
+    @pytest.mark.parametrize("seconds, told", [(9, []), (9.5, ["job.timeout"]), (10, ["job.timeout"])])
     def test_a_worker_s_word_of_a_timeout_counts_when_the_time_is_over(
         self, frozen_clock: Any, seconds: float, told: list[str]
     ) -> None:
+        """By the server's clock, which may go a little slower than the worker's."""
         row = make(timeout=10)
         claim()
         frozen_clock.advance(seconds=seconds)
         failed = fail_one(Failure(row["id"], {"message": "too long", "timeout_kind": "execution"}))
         assert (failed["state"], jsontext.loads(failed["errors"])[-1]["message"]) == ("retryable", "too long")
         assert [event["type"] for event in log.read(types=["job.timeout"], job_id=row["id"]).events] == told
+
+    @pytest.mark.parametrize("seconds, told", [(8, []), (12, ["job.total_timeout"]), (13, ["job.total_timeout"])])
+    def test_so_does_its_word_that_the_time_of_the_job_as_a_whole_is_over(
+        self, frozen_clock: Any, seconds: float, told: list[str]
+    ) -> None:
+        row = make(total_timeout=3600)
+        frozen_clock.advance(seconds=3600 - 12.5)
+        claim()
+        frozen_clock.advance(seconds=seconds)
+        error = {"message": "too long", "timeout_kind": "total", "retryable": False}
+        assert fail_one(Failure(row["id"], error))["state"] == "discarded"
+        assert [event["type"] for event in log.read(types=["job.total_timeout"], job_id=row["id"]).events] == told
 
     @pytest.mark.parametrize("waiting", ["scheduled", "available", "pending", "retryable"])
     def test_every_waiting_state_expires(self, waiting: str, frozen_clock: Any) -> None:

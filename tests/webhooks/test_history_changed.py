@@ -87,7 +87,7 @@ def test_receivers_are_told_what_was_pruned_before_it_was_sent(
     deliver(sender)
     assert sorted(heard(receiver)) == ["a.first", "a.last", "a.later"]
     (line,), (gap,) = told(caplog), gaps(receiver)
-    assert "webhooks (1)" in line
+    assert "deleted 1 events" in line
     assert gap["data"] == {
         "reason": "pruned", "gap_start": format_instant(seen.time),
         "gap_end": format_instant(Event.objects.get(job_type="a.later").time), "estimated_missed_count": 1,
