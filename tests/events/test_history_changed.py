@@ -447,8 +447,11 @@ class TestAListener:
                 raise error
             return named(*args)
 
+        for pause in ("BUSY", "IDLE"):  # a look for each call of `synced`, and none of its own accord
+            monkeypatch.setattr(hubs, pause, 3600.0)
         async with Hub.current().subscribe(Filter()) as stream:
             await do(written, "a.first")
+            await Hub.current().synced()
             assert names(await take(stream, 1)) == ["a.first"]
             monkeypatch.setattr(log, "named", flaky)
 
