@@ -811,14 +811,14 @@ def schedule(body: Mapping[str, Any]) -> SpelledSchedule:
     policy = body.get("overlap_policy")
     if isinstance(policy, str):
         found["overlap_policy"] = OVERLAP_POLICY.words.get(policy, policy)
-    flat = {name: body[name] for name in body.keys() & _FLAT if body[name] is not None}
+    flat = {name: value for name, value in body.items() if name in _FLAT and value is not None}
     nested = body.get("job_template")
-    inner = {name: value for name, value in nested.items() if value is not None} if isinstance(nested, dict) else {}
-    for name in sorted(flat.keys() & inner.keys()):
-        if flat[name] != inner[name]:
+    inner = nested if isinstance(nested, dict) else {}
+    for name in sorted(flat):
+        if inner.get(name) not in (None, flat[name]):
             raise _contradiction(name, f"job_template.{name}", inner[name])
     if flat and (nested is None or isinstance(nested, dict)):
-        found["job_template"] = {**{name: body[name] for name in body if name in flat}, **inner}
+        found["job_template"] = {**inner, **flat}
 
     def written(path: str) -> str:
         if path == "cron":

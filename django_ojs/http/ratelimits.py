@@ -146,7 +146,8 @@ class RateLimitViewSet(OJSViewSet):
     def clear_override(self, request: Request, key: str) -> Response:
         """Take an override back, and lift a block."""
         _check(request, key)
-        ratelimits.clear_override(key, by=principal(request))
+        if ratelimits.clear_override(key, by=principal(request)):
+            self.act.action = "rate_limit.lift"
         return Response(status=204)
 
     def _override(self, key: str) -> Response:

@@ -133,16 +133,20 @@ def override(key: str, given: Mapping[str, Any], *, by: str = "", using: str | N
     return describe([row], using)[0]
 
 
-def clear_override(key: str, *, by: str = "", using: str | None = None) -> None:
-    """Take an override back, and lift a block. Raises `NotFound` for a key that no job or operator has named."""
+def clear_override(key: str, *, by: str = "", using: str | None = None) -> bool:
+    """Take an override back, and lift a block; return whether a block was all that was in force.
+
+    Raises `NotFound` for a key that no job or operator has named.
+    """
     using = database(using)
     with atomic(using=using):
         now = clock.now(using)
         row = _locked(key, using)
-        _lift(row, by, now, using)
+        only_lifted = _lift(row, by, now, using) and override_of(row, now) is None
         row.override, row.override_expires_at, row.updated_at = RawJSON(""), None, max(row.updated_at, now)
         row.save(using=using, update_fields=["override", "override_expires_at", "updated_at"])
         flag_limited(_flagged(key), using)
+    return only_lifted
 
 
 def override_of(row: RateLimit, now: dt.datetime) -> RatePolicy | None:
@@ -214,10 +218,11 @@ def _locked(key: str, using: str) -> RateLimit:
     return row
 
 
-def _lift(row: RateLimit, by: str, now: dt.datetime, using: str) -> None:
+def _lift(row: RateLimit, by: str, now: dt.datetime, using: str) -> bool:
+    """Lift the block of a key; return whether there was one."""
     until = row.blocked_until
     if until is None or until <= now:
-        return
+        return False
     row.blocked_until, row.updated_at = None, max(row.updated_at, now)
     row.save(using=using, update_fields=["blocked_until", "updated_at"])
     put_off = Job.objects.using(using).filter(state=State.AVAILABLE, due_at=until, **_under(row.key))
@@ -225,6 +230,7 @@ def _lift(row: RateLimit, by: str, now: dt.datetime, using: str) -> None:
     facts = {"until": format_instant(now), "reason": "lifted"} | ({"lifted_by": by} if by else {})
     log.append([catalogue.of_limit("rate_limit.dynamic_adjusted", row.key, now, **facts)], using)
     wake_workers(using)
+    return True
 
 
 def _under(key: str) -> dict[str, str]:

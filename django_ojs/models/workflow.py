@@ -108,8 +108,8 @@ class _KnownId(NamedTuple):
 
 
 #: What this process knows of the ids that clients gave to workflows, and until when (`time.monotonic`) it is believed:
-#: jobs and events may outlive a workflow that is pruned, and then all processes have to name it alike; and a restore
-#: may bring back one that was not there.
+#: jobs and events may outlive a workflow that is pruned, and then all processes have to name it alike to clients; and a
+#: restore may bring back one that was not there. Lines of a process's own log go on with what it knew (`known_id`).
 _own_ids: dict[uuid.UUID, _KnownId] = {}
 _MOST_KNOWN = 50_000
 _BELIEVED = 60.0
@@ -146,15 +146,16 @@ def known_id(key: uuid.UUID) -> str:
 
 def own_ids(keys: Iterable[uuid.UUID], using: str) -> dict[uuid.UUID | None, str]:
     """The ids that clients gave these workflows, where they are no UUIDs: by these they are known outside."""
-    keys, now = set(keys), time.monotonic()
-    found = {key: known.own for key in keys if (known := _own_ids.get(key)) is not None and known.until > now}
-    if unknown := keys.difference(found):
+    now, before = time.monotonic(), {key: _own_ids.get(key) for key in keys}
+    found = {key: known.own for key, known in before.items() if known is not None and known.until > now}
+    if unknown := before.keys() - found:
         rows = Workflow.objects.using(using).filter(pk__in=unknown).order_by().values_list("pk", "own_id")
         there = {key: own_id or "" for key, own_id in rows}
         for key, own in there.items():
             know(key, own)
         for key in unknown.difference(there):
-            _remember(key, "", now + _BELIEVED)
+            if _own_ids.get(key) is before[key]:  # or another thread has learnt it meanwhile
+                _remember(key, "", now + _BELIEVED)
         found |= there
     return {key: own for key, own in found.items() if own}
 

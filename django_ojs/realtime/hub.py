@@ -122,6 +122,8 @@ class LogReader:
                 order.advance(self._using)
             page = self._new(place)
             read_to = page.place.id if page.back else self._read_to
+            if page.gap and not page.back:  # is told once: now that all of the page has been read
+                read_to += page.gap["estimated_missed_count"]
             self._read_to = max([read_to, *(entry.place.id for entry in page.entries)])
             return page
 
@@ -190,8 +192,6 @@ class LogReader:
         other, gap = self._checked(place, self._read_to)
         if other is not None:
             return dataclasses.replace(other, full=other.back)
-        if gap is not None:  # to be told once
-            self._read_to += gap["estimated_missed_count"]
         return self._pages(found[:PAGE], None, place, gap)
 
     def _pages(

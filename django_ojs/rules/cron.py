@@ -193,9 +193,10 @@ def _job(
             phrase("must be absent: every job of a schedule gets an id of its own"),
             given["id"],
         )
+    said = {other for name, value in given.items() if value is not None for other in rivals(name, value)}
     template = {
         "args": [],
-        **_without(kept, given, {other for name, value in given.items() for other in rivals(name, value)}),
+        **_without(kept, given, said),
         **given,
     }
     try:

@@ -99,7 +99,8 @@ class Lifecycle:
         """Take a heartbeat's answer, `running`, `quiet`, `terminate` or `restart`, for an order.
 
         `running` ends a quiet only after the server had said `quiet`: then an operator has resumed the worker.
-        An operator's older `running`, which stays in force, must not undo a SIGTSTP.
+        An operator's older `running`, which stays in force until a heartbeat says that the worker runs, must not undo
+        a SIGTSTP.
         """
         if answer == Stage.TERMINATE:
             if self.stage is not Stage.TERMINATE:

@@ -213,8 +213,8 @@ def extend_silent(claims: Mapping[uuid.UUID, tuple[str, int]], *, using: str) ->
 def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime, *, told: bool) -> list[Any]:
     """Take over what the heartbeat reports; its events, that of the heartbeat itself if it is to be `told`."""
     reported = beat_.state if beat_.state in STATES else "running"
-    was = worker.state
-    worker.state = reported
+    was = registration.effective_state(worker)
+    registration.take_report(worker, reported)
     worker.last_heartbeat_at = now
     worker.active_jobs = beat_.active_count if beat_.active_count is not None else len(beat_.active)
     facts: dict[str, Any] = {"active_jobs": worker.active_jobs, "queues": worker.queues, "state": reported}
@@ -222,7 +222,7 @@ def _apply_beat(worker: Worker, beat_: Beat, now: dt.datetime, *, told: bool) ->
         if beat_.info.get(name) is not None:
             facts[name] = beat_.info[name]
     records = [catalogue.of_worker("worker.heartbeat", worker.pk, now, **facts)] if told else []
-    if reported != "running" and registration.turns_quiet(worker, was):
+    if was == "running" != registration.effective_state(worker):
         records.append(registration.turned_quiet(worker, now))
     return records
 

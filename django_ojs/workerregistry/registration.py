@@ -68,7 +68,8 @@ def register(
     with atomic(using=using):
         now = clock.now(using)
         worker, records = meet(worker_id, info, now, using, who=who)
-        worker.last_heartbeat_at, worker.state = now, "running"  # as of a heartbeat that names no state
+        worker.last_heartbeat_at = now
+        take_report(worker, "running")  # as of a heartbeat that names no state
         _has_restarted(worker)
         worker.save(using=using)
         log.append(records, using)
@@ -97,7 +98,7 @@ def deregister(
         held = store_of(using).lock_where(Q(worker_id=worker_id, state=State.ACTIVE))
         now = clock.now(using)
         release(held, now, using)
-        quiets = incarnation and reason != "error" and turns_quiet(worker, worker.state)
+        quiets = incarnation and reason != "error" and effective_state(worker) == "running"
         ends = [turned_quiet(worker, now)] if quiets else []
         log.append([*ends, *terminated_events(worker, now, reason)], using)
         worker.delete(using=using)
@@ -128,8 +129,9 @@ def requeue_unknown(
 def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worker:
     """Tell a worker to go `quiet`, to `terminate`, to `restart` or to be `running` again. Raises `NotFound`.
 
-    It learns it by its next heartbeat; until then FETCH gives it nothing. Sticky until replaced. For a worker in
-    another language `restart` means `terminate`: what started it may start it again.
+    It learns it by its next heartbeat; until then FETCH gives it nothing. Sticky until replaced, and `running` until it
+    runs (`take_report`). For a worker in another language `restart` means `terminate`: what started it may start it
+    again.
     """
     using = database(using)
     with atomic(using=using):
@@ -351,9 +353,14 @@ def _introduced(
     ]
 
 
-def turns_quiet(worker: Worker, was: str) -> bool:
-    """Whether a worker that reported `was` last becomes quiet by itself: an order to be so has been told already."""
-    return was == "running" and ordered_state(worker.directive) in ("", "running")
+def take_report(worker: Worker, state: str) -> None:
+    """Note the state that a worker reports.
+
+    An order to run is done with when the worker runs: if it is quiet after that, by SIGTSTP, nobody has resumed it.
+    """
+    worker.state = state
+    if state == worker.directive == Worker.Directive.RUNNING:
+        worker.directive = ""
 
 
 def turned_quiet(worker: Worker, now: dt.datetime) -> Record:
@@ -390,7 +397,8 @@ _SEVERITY = {"running": 0, "quiet": 1, "terminate": 2}
 def effective_state(worker: Worker | WorkerPresence) -> str:
     """`running`, `quiet` or `terminate`: the more severe of what the worker reports and what an operator ordered.
 
-    An operator's `running` overrides a reported `quiet`, never a `terminate` (orchestration 3.7).
+    An operator's `running` overrides a reported `quiet` until the worker has run again, never a `terminate`
+    (orchestration 3.7).
     """
     ordered = ordered_state(worker.directive)
     if ordered == "running" and worker.state == "quiet":

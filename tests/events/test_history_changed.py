@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import Client
 
 from django_ojs import clock
@@ -436,6 +436,35 @@ class TestAListener:
             await nothing_more(stream)
             await do(enqueue, "a.new")
             assert names(await take(stream, 1)) == ["a.new"]
+
+    async def test_is_told_of_a_gap_also_where_the_database_goes_away_while_that_is_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named, errors = log.named, iter([OperationalError("gone")])
+
+        def flaky(*args: Any) -> Any:
+            for error in errors:
+                raise error
+            return named(*args)
+
+        for pause in ("BUSY", "IDLE"):  # a look for each call of `synced`, and none of its own accord
+            monkeypatch.setattr(hubs, pause, 3600.0)
+        async with Hub.current().subscribe(Filter()) as stream:
+            await do(written, "a.first")
+            await Hub.current().synced()
+            assert names(await take(stream, 1)) == ["a.first"]
+            monkeypatch.setattr(log, "named", flaky)
+
+            def prune() -> None:
+                EventLog.objects.update(pruned_to=order.newest_id("default") + 3)
+                Event.objects.all()._raw_delete("default")
+
+            await do(prune)
+            await Hub.current().synced()
+            assert not list(errors)
+            assert [(item.kind, item.details["estimated_missed_count"]) for item in stream._buffer] == [("dropped", 3)]
+            await take(stream, 1)
+            await nothing_more(stream)
 
     async def test_of_a_standby_that_lags_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(order, "_is_standby", lambda using: True)

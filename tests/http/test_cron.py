@@ -98,6 +98,24 @@ def test_unknown_attributes_of_the_job_are_kept_null_too(api: Api) -> None:
     assert put(api, "PATCH", "/cron/n", {"job_template": {"args": [1], "x_own": None}}).status_code == 200
     job = api.post("/cron/n/trigger").json()["job"]
     assert {**unknown, "x_own": None, "args": [1]}.items() <= job.items()
+    beside = {"type": "a.b", "job_template": {"args": [2], "type": None, "x_null": None}}
+    assert put(api, "PUT", "/cron/n", {"cron": "@daily", "overlap_policy": "allow", **beside}).status_code == 200
+    job = api.post("/cron/n/trigger").json()["job"]
+    assert {"type": "a.b", "args": [2], "x_null": None}.items() <= job.items()
+
+
+@pytest.mark.parametrize("null", ["retry_policy", "retry", "metadata", "meta", "delay_until", "timeout_ms"])
+@pytest.mark.parametrize("place", ["beside", "options"])
+def test_a_null_takes_nothing_back(api: Api, null: str, place: str) -> None:
+    says = {"retry": {"max_attempts": 7}, "meta": {"m": 1}, "scheduled_at": "2099-01-01T00:00:00Z", "timeout": 5}
+    register(api, job_template={**TEMPLATE, **(says if place == "beside" else {"options": says})})
+
+    def kept() -> dict[str, Any]:
+        document = CronSchedule.objects.get().document
+        return document if place == "beside" else document["options"]
+
+    assert put(api, "PATCH", "/cron/nightly", {"job_template": {null: None}}).status_code == 200
+    assert says.items() <= kept().items()
 
 
 @pytest.mark.parametrize(

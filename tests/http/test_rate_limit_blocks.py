@@ -145,11 +145,29 @@ class TestLifting:
         assert len(fetch(Fetch(["a"], count=1, worker_id="w"))) == 1
         entry = AuditEntry.objects.latest("id")
         assert entry.target == "stripe"
-        names = {lift_by_override: "override", lift_by_delete: "clear_override"}
-        assert entry.action == f"rate_limit.{names.get(lift, 'lift')}"
+        assert entry.action == f"rate_limit.{'override' if lift is lift_by_override else 'lift'}"
         told = Event.objects.filter(type="rate_limit.dynamic_adjusted").latest("id").data
         assert told["reason"] == "lifted"
         assert told["lifted_by"] == entry.actor
+
+    @pytest.mark.parametrize("is_blocked", [True, False])
+    @pytest.mark.parametrize(
+        "override", [{"concurrency": 9}, {"concurrency": 9, "expires_at": "2020-01-01T00:00:00Z"}, None],
+        ids=["in force", "over", "none"],
+    )  # fmt: skip
+    def test_a_delete_is_called_what_it_does(self, with_key: Any, override: Any, *, is_blocked: bool) -> None:
+        api = with_key("admin")
+        if is_blocked:
+            blocked(api)
+        else:
+            api.post("/jobs", KEYED)
+        if override:
+            ratelimits.override("stripe", override)
+        lift_by_delete(api, "stripe")
+        lifts = is_blocked and (override is None or "expires_at" in override)
+        assert AuditEntry.objects.latest("id").action == f"rate_limit.{'lift' if lifts else 'clear_override'}"
+        lift_by_delete(api, "stripe")
+        assert AuditEntry.objects.latest("id").action == "rate_limit.clear_override"
 
     def test_the_block_of_a_queue_is_lifted_too(self, with_key: Any) -> None:
         configure("a", {"concurrency": 5})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -206,11 +207,39 @@ def test_a_worker_that_an_operator_makes_quiet_is_told_of_once(order: str, echo:
     assert len(events("worker.quiet")) == 1
 
 
-def test_a_worker_that_an_operator_lets_run_again_can_become_quiet_again() -> None:
+@pytest.mark.parametrize("obeys", [False, True])
+def test_a_worker_that_an_operator_lets_run_again_can_become_quiet_again(*, obeys: bool) -> None:
     beat(Beat("w"))
     for order, told in (("quiet", 1), ("running", 1), ("terminate", 2)):
         direct("w", order)
         assert len(events("worker.quiet")) == told
+        if obeys:
+            beat(Beat("w", state=order))
+        assert len(events("worker.quiet")) == told
+
+
+def test_a_worker_that_obeys_an_order_which_an_operator_has_taken_back_is_told_of_once() -> None:
+    beat(Beat("w"))
+    direct("w", "quiet")
+    assert beat(Beat("w")).state == "quiet"
+    direct("w", "running")
+    assert beat(Beat("w", state="quiet")).state == "running"
+    assert len(events("worker.quiet")) == 1
+    Worker.objects.update(incarnation="its process")
+    deregister("w", incarnation="its process")
+    assert len(events("worker.quiet")) == 2, "it ends, and had jobs until then"
+
+
+@pytest.mark.parametrize("says", [lambda: beat(Beat("w")), lambda: register("w", {})], ids=["beat", "register"])
+def test_a_worker_that_runs_again_by_order_may_become_quiet_by_itself(says: Callable[[], object]) -> None:
+    """As by SIGTSTP: nobody has let it run again since then."""
+    beat(Beat("w", state="quiet"))
+    direct("w", "running")
+    says()
+    assert beat(Beat("w", state="quiet")).state == "quiet"
+    assert len(events("worker.quiet")) == 2
+    make()
+    assert fetch(Fetch(["default"], worker_id="w")) == []
 
 
 def test_an_operators_word_is_heard_until_it_is_replaced() -> None:

@@ -741,6 +741,27 @@ class TestCosts:
         assert [self.statements(ask) for _ in range(2)] == [1, 0]
         assert found == [{}, {}, *[{flow.pk: "order-17"}] * 2]
 
+    def test_what_another_thread_learns_of_a_workflow_meanwhile_is_kept(
+        self, after_a_while: Callable[[], None]
+    ) -> None:
+        flow = create(id="order-17", type="group", jobs=[job("a")])
+        Workflow.objects.filter(pk=flow.pk).delete()
+
+        def ask(*, learns: bool) -> None:
+            def learn(execute: Any, *args: Any) -> Any:
+                found = execute(*args)
+                if learns:
+                    flow_ids.know(flow.pk, "order-17")
+                return found
+
+            after_a_while()
+            with connection.execute_wrapper(learn):
+                flow_ids.own_ids([flow.pk], "default")
+
+        for learns, known in ((True, "order-17"), (False, str(flow.pk)), (True, "order-17")):
+            ask(learns=learns)
+            assert flow_ids.known_id(flow.pk) == known
+
     def test_a_process_that_works_on_a_workflow_asks_for_its_id_no_more(
         self, after_a_while: Callable[[], None]
     ) -> None:
