@@ -194,12 +194,7 @@ def is_current(progress: JobProgress, row: Mapping[str, Any]) -> bool:
     return bool(progress.attempt == row["attempt"] and (started is None or progress.updated_at >= started))
 
 
-def _take(
-    item: ProgressReport,
-    row: JobRow,
-    news: dict[uuid.UUID, JobProgress],
-    now: dt.datetime,
-) -> list[Record]:
+def _take(item: ProgressReport, row: JobRow, news: dict[uuid.UUID, JobProgress], now: dt.datetime) -> list[Record]:
     """Merge one report into what is known of its job; the event that it is worth now."""
     progress = news.get(item.job_id)
     if progress is None:
