@@ -19,7 +19,7 @@ from typing import Any
 from django.db import Error
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
-from django_ojs import clock, jsontext, states
+from django_ojs import clock, jsontext, output, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, OJSError, sentence_of
@@ -123,7 +123,7 @@ def _refused(row: JobRow, using: str) -> str:
     except Error:
         raise
     except Exception as error:  # noqa: BLE001 - also what a middleware of the site raises; the caller logs it
-        return redaction.refusal(sentence_of(error), row["type"])
+        return output.one_line(redaction.refusal(sentence_of(error), row["type"]))
     return ""
 
 
