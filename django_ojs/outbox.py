@@ -19,7 +19,7 @@ from typing import Any
 from django.db import IntegrityError, connections
 from django.db.models import Q
 
-from django_ojs import clock, jsontext, spellings
+from django_ojs import clock, jsontext, output, spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, unseen
 from django_ojs.errors import Conflict, Duplicate, OJSError, sentence_of
@@ -221,7 +221,10 @@ def _take(kind: str, entries: list[OutboxEntry], target: str) -> list[Exception 
         if passes(error):
             raise  # away, busy, or not migrated: no fault of these entries
         if len(entries) == 1:
-            logger.exception("The outbox entry of %s %s cannot be stored.", entries[0].type, entries[0].target_id)
+            logger.error(
+                "The outbox entry of %s %s cannot be stored: %s", entries[0].type, entries[0].target_id,
+                type(error).__name__, exc_info=not redaction.hides_refusal(_type_of_jobs(entries[0])),
+            )  # fmt: skip
             return [error]
     return [error for entry in entries for error in _take(kind, [entry], target)]
 
@@ -297,8 +300,18 @@ def _refused(entry: OutboxEntry, error: Exception, now: dt.datetime, source: str
     entry.save(using=source, update_fields=["attempts", "error", "aside", "retry_at"])
     fate = "is set aside" if entry.aside else f"is tried again in {pause:g} s"
     level = logging.ERROR if entry.aside else logging.WARNING
-    refusal = redaction.refusal(entry.error, entry.type)
+    refusal = output.one_line(shown_error(entry))
     logger.log(level, "The outbox entry of %s %s %s: %s", entry.type, entry.target_id, fate, refusal)
+
+
+def shown_error(entry: OutboxEntry) -> str:
+    """Why an entry was refused, as the log and the admin say it."""
+    return redaction.refusal(entry.error, _type_of_jobs(entry))
+
+
+def _type_of_jobs(entry: OutboxEntry) -> str:
+    """The type that the rules of `REDACT` are for; '' for a workflow, whose jobs may be of several."""
+    return entry.type if entry.kind == OutboxEntry.Kind.JOB else ""
 
 
 def _delete(keys: Sequence[int], source: str) -> None:

@@ -49,7 +49,7 @@ class OutboxAdmin(OperatingAdmin):
 
     @admin.display(description=_("error"))
     def shown_error(self, entry: OutboxEntry) -> str:
-        return redaction.refusal(entry.error, entry.type) or display.NOTHING
+        return outbox.shown_error(entry) or display.NOTHING
 
     @admin.display(description=_("document"))
     def envelope(self, entry: OutboxEntry) -> SafeString | str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from django.db import transaction
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
 
-from django_ojs import clock, spellings, states
+from django_ojs import clock, output, spellings, states
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.cron import schedules
 from django_ojs.database import atomic, database
@@ -136,14 +136,18 @@ def _fire(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, upcomi
     except OJSError as error:
         if is_general(error):
             raise
-        refusal = redaction.refusal(sentence_of(error), schedule.document["type"])
+        refusal = output.one_line(redaction.refusal(sentence_of(error), schedule.type))
         logger.warning("The schedule %s made no job: %s", schedule.name, refusal)
-        made = Skipped("enqueue_rejected", error.error_code, None, {"error": _told(error.error_code, str(error))})
+        facts = {"error": _told(error.error_code, redaction.refusal_message(str(error), schedule.type))}
+        made = Skipped("enqueue_rejected", error.error_code, None, facts)
     except Exception as error:  # one schedule's middleware must not stop the others
         if is_general(error):
             raise
-        logger.exception("The schedule %s could not make its job; this occurrence is lost.", schedule.name)
-        facts = {"error": _told("internal_error", type(error).__name__)}
+        kind, shown = type(error).__name__, not redaction.hides_refusal(schedule.type)
+        logger.error(
+            "The schedule %s could not make its job; this occurrence is lost: %s", schedule.name, kind, exc_info=shown
+        )
+        facts = {"error": _told("internal_error", kind)}
         made = Skipped("enqueue_failed", "internal_error", None, facts)
     if isinstance(made, Skipped):
         return _skipped(schedule, made, now, nominal, upcoming)

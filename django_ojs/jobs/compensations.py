@@ -20,7 +20,7 @@ from typing import Any
 from django.db import Error, transaction
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
-from django_ojs import clock, jsontext, states
+from django_ojs import clock, jsontext, output, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, OJSError, sentence_of
@@ -133,7 +133,7 @@ def _refused(row: JobRow, using: str) -> str:
     except Exception as error:  # also what a middleware of the site raises; the caller logs it
         if is_general(error):
             raise
-        return redaction.refusal(sentence_of(error), row["type"])
+        return output.one_line(redaction.refusal(sentence_of(error), row["type"]))
     return ""
 
 

@@ -2,7 +2,8 @@
 `OJS["REDACT"]`.
 
 Applied where things are shown (the HTTP answers that read, `events.log.render`, the admin, the worker's log), never
-where they are stored nor in the answer of a FETCH: a worker needs what it works with. Rules:
+where they are stored (but for `refusal_message`), nor in the answer of a FETCH: a worker needs what it works with.
+Rules:
 
     {"keys": ["*password*", "token"],               members of objects, anywhere inside, whatever their case
      "types": {"payments.*": ["args", "result"],    whole parts of jobs of these types; "*" is all parts
@@ -44,8 +45,8 @@ _PART_OF = {
     **dict.fromkeys(("checkpoint", "last_checkpoint"), "checkpoint"),
 }  # fmt: skip
 #: Members of ours, and of the details of our errors, that are made of parts: digests are masked, lengths left out.
-_UNIQUE = frozenset({"args", "meta"})
-_DIGESTS = dict.fromkeys(("unique_key", "uniqueness_key"), _UNIQUE)
+_PUSHED = frozenset({"args", "meta"})
+_DIGESTS = dict.fromkeys(("unique_key", "uniqueness_key"), _PUSHED)
 _LENGTHS = dict.fromkeys(("result_size_bytes", "actual_bytes"), frozenset({"result"}))
 _LENGTHS["size_bytes"] = frozenset({"result", "checkpoint"})
 #: The code of errors whose message says how long the result was.
@@ -392,13 +393,27 @@ def tells(name: str, job_type: str, meta: Any = None) -> bool:
 
 def unique_key(value: str, job_type: str, meta: Any = None) -> str:
     """A job's unique key as it is shown: it is a plain digest of arguments and meta."""
-    return MASK if value and any(tells(name, job_type, meta) for name in _UNIQUE) else value
+    return MASK if value and any(tells(name, job_type, meta) for name in _PUSHED) else value
+
+
+def hides_refusal(job_type: str) -> bool:
+    """Whether the sentence that says why such a job was refused may repeat what is hidden: its arguments or its meta.
+    The type is '' where it may be any, as that of the jobs of a workflow."""
+    rules = site_rules()
+    if rules is None:
+        return False
+    return not _PUSHED.isdisjoint(rules.unknown(job_type) if job_type else rules.of_others())
 
 
 def refusal(text: str, job_type: str) -> str:
-    """Why a job was refused (`errors.sentence_of`): the sentence may repeat arguments, so where those are hidden the
-    code alone."""
-    return text.partition(":")[0] if hides("args", job_type) else text
+    """Why a job was refused (`errors.sentence_of`): where the sentence may repeat what is hidden, the code alone."""
+    return text.partition(":")[0] if hides_refusal(job_type) else text
+
+
+def refusal_message(text: str, job_type: str) -> str:
+    """The sentence of a refusal, for a record that is kept and has the code beside it: masked before it is stored,
+    because events and errors of steps do not say later that a job was refused."""
+    return MASK if hides_refusal(job_type) else text
 
 
 def problems(setting: Any) -> list[str]:

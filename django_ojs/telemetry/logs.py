@@ -25,7 +25,7 @@ from typing import Any
 
 from django.db import transaction
 
-from django_ojs import jsontext
+from django_ojs import jsontext, output
 from django_ojs.client.running import running
 from django_ojs.events.catalogue import Record
 from django_ojs.guard import get_logger
@@ -113,8 +113,8 @@ def _write(records: Iterable[Record]) -> None:
 def _subject(record: Record, fields: Mapping[str, Any]) -> str:
     """What the event is about: of an alert what is wrong, since its subject may be no more than a name or nothing."""
     if record.type.startswith("alert.") and "says" in fields:
-        return f"{fields['kind']}: {fields['says']}"
-    return f"{record.job_type} {record.job_id}" if record.job_id else record.subject
+        return output.one_line(f"{fields['kind']}: {fields['says']}")
+    return f"{record.job_type} {record.job_id}" if record.job_id else output.one_line(record.subject)
 
 
 def _next_attempt(fields: Mapping[str, Any]) -> str:
@@ -134,11 +134,13 @@ def _why(fields: Mapping[str, Any], level: int) -> str:
 
 def _error(fields: Mapping[str, Any]) -> str:
     error = fields.get("error", {})
-    return _short(": ".join(str(error[name]) for name in ("type", "message") if error.get(name)))
+    parts = (error.get("type") or error.get("code"), error.get("message"))
+    return _short(": ".join(str(part) for part in parts if part))
 
 
 def _short(text: str) -> str:
-    return errorobjects.cut(" ".join(text.split()), _WHY)
+    """The text as a part of a line, whoever wrote it: a worker may be another program on another machine."""
+    return errorobjects.cut(output.one_line(" ".join(text.split())), _WHY)
 
 
 def _fields_of(record: Record) -> dict[str, Any]:

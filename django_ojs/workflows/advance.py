@@ -29,6 +29,7 @@ from django_ojs.lifecycle.ended import jobs_ended, jobs_revived
 from django_ojs.messages import phrase
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
+from django_ojs.rules import redaction
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import TERMINAL, State
 from django_ojs.store import store_of
@@ -273,10 +274,11 @@ def _push(
 def _refusal(step: Next, error: Exception) -> dict[str, Any]:
     """What a step says that was not pushed because of this error."""
     if isinstance(error, OJSError):
-        return {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message}
+        message = redaction.refusal_message(error.message, step.type)
+        return {"code": error.error_code, "type": error.kind or error.error_code, "message": message}
     logger.error(
-        "Step %s of the workflow %s has failed, as its job could not be enqueued.",
-        step.step_id, step.workflow_id, exc_info=error,
+        "Step %s of the workflow %s has failed, as its job could not be enqueued: %s", step.step_id, step.workflow_id,
+        type(error).__name__, exc_info=None if redaction.hides_refusal(step.type) else error,
     )  # fmt: skip
     return {"code": "internal_error", "type": "internal_error", "message": f"{type(error).__name__} was raised."}
 

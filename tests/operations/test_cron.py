@@ -19,6 +19,7 @@ from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.queues.configuration import pause
 from django_ojs.retention import prune
 from django_ojs.rules.cron import OverlapPolicy
+from django_ojs.rules.redaction import MASK
 from django_ojs.scheduler.scheduler import Cron
 from tests.middlewares import added
 
@@ -243,18 +244,34 @@ class TestTick:
         assert "secret" not in str(found["broken"]), "what a site's own code says stays in its log"
         assert CronSchedule.objects.filter(wake_at__gt=frozen_clock.now).count() == 4
 
-    def test_the_log_repeats_no_hidden_argument(self, frozen_clock: Any, caplog: Any, settings: Any) -> None:
-        settings.OJS = {"REDACT": {"types": {"*": ["args"]}}}
-        make()
-
+    @pytest.mark.parametrize("part", ["args", "meta"])
+    @pytest.mark.parametrize(
+        "error, line, message",
+        [
+            (InvalidRequest("There is no customer hunter2."), "made no job: invalid_request", MASK),
+            (LookupError("hunter2"), "this occurrence is lost: LookupError", "LookupError"),
+        ],
+        ids=["refusal", "fault"],
+    )
+    def test_neither_the_log_nor_the_event_repeats_what_is_hidden(
+        self, frozen_clock: Any, caplog: Any, settings: Any, error: Exception, line: str, message: str, part: str
+    ) -> None:
         def refuse(job: Any, following: Any) -> Any:
-            raise InvalidRequest("There is no customer hunter2.")
+            raise error
 
-        with added(refuse):
-            frozen_clock.advance(minutes=1)
-            tick()
-        assert "made no job: invalid_request" in caplog.text
-        assert "hunter2" not in caplog.text
+        def told() -> str:
+            caplog.clear()
+            with added(refuse):
+                frozen_clock.advance(minutes=1)
+                tick()
+            assert line in caplog.text
+            return caplog.text
+
+        make()
+        assert "hunter2" in told()
+        settings.OJS = {"REDACT": {"types": {"report.*": [part]}}}
+        assert "hunter2" not in told()
+        assert events("cron.skipped")[-1]["data"]["error"]["message"] == message
 
     def test_a_schedule_that_cannot_be_read_any_more_is_disabled(self, frozen_clock: Any, caplog: Any) -> None:
         make()

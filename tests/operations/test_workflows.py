@@ -377,6 +377,25 @@ class TestEveryWayToEnd:
         assert shown(flow)["state"] == "running"
         assert states(flow) == ["pending", "waiting"]
 
+    @pytest.mark.parametrize("error", [MiddlewareRejected("hunter2 is blocked"), LookupError("hunter2")], ids=type)
+    def test_a_refused_step_repeats_nothing_that_is_hidden(self, error: Exception, settings: Any, caplog: Any) -> None:
+        def refuse(document: dict[str, Any], proceed: Any) -> Any:
+            raise error
+
+        def told() -> str:
+            caplog.clear()
+            flow = chain("a", "b")
+            with added(refuse):
+                complete()
+            events = log.read(workflow_id=flow.pk, types=["workflow.failed", "workflow.step_failed"]).events
+            assert len(events) == 2
+            return f"{shown(flow)} {events} {caplog.text}"
+
+        settings.OJS = {"EXTENSION_EVENTS": True}
+        assert "hunter2" in told()
+        settings.OJS = {"EXTENSION_EVENTS": True, "REDACT": {"types": {"test.*": ["args"]}}}
+        assert "hunter2" not in told()
+
     def test_a_refused_step_is_a_failed_step(self) -> None:
         flow = chain("a", "b", "c")
 

@@ -252,6 +252,28 @@ def test_the_log_repeats_no_hidden_argument_of_what_is_set_aside(ship: Any, sett
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize("error", [Conflict("There is no order hunter2."), LookupError("hunter2")], ids=type)
+@pytest.mark.parametrize("of_workflow", [False, True], ids=["job", "workflow"])
+def test_no_hidden_argument_is_in_the_log_of_what_is_refused(
+    ship: Any, settings: Any, caplog: Any, error: Exception, of_workflow: bool
+) -> None:
+    """A workflow has a type of its own, and jobs of those that are hidden."""
+    patched = (outbox.workflow, "create") if of_workflow else (outbox, "push_read")
+
+    def told() -> str:
+        caplog.clear()
+        chain(ship.s("hunter2")).enqueue() if of_workflow else ship.enqueue("hunter2")
+        with mock.patch.object(*patched, side_effect=error):
+            outbox.relay()
+        assert "is set aside" in caplog.text
+        return str(caplog.text)
+
+    assert "hunter2" in told()
+    settings.OJS = {**settings.OJS, "REDACT": {"types": {"order.*": ["args"]}}}
+    assert "hunter2" not in told()
+    assert entries()[-1].error.endswith("hunter2" if isinstance(error, LookupError) else "hunter2.")
+
+
 def test_what_is_not_taken_now_is_tried_again_later(ship: Any, frozen_clock: Any) -> None:
     Queue.objects.create(
         name="small", config={"backpressure": {"max_depth": 1, "strategy": "reject"}},

@@ -15,6 +15,9 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from django_ojs import alerts, job
 from django_ojs.client.context import CONTEXT_COLUMNS, JobContext
+from django_ojs.cron import schedules
+from django_ojs.cron.runs import tick
+from django_ojs.errors import MiddlewareRejected
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import DESCRIBED, STATE_CHANGED
 from django_ojs.jobs.cancel import cancel
@@ -31,6 +34,7 @@ from django_ojs.worker.middleware import show_logs
 from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
+from tests.middlewares import added
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -150,6 +154,49 @@ def test_the_text_of_a_line_says_what_went_wrong(listen: Any, frozen_clock: Froz
     assert texts["workflow.failed"].startswith("workflow.failed: flow: ")
     assert texts["webhook.subscription.disabled"] == "webhook.subscription.disabled: sub_1: failing"
     assert texts["job.enqueued"] == f"job.enqueued: a.b {job['id']}"
+
+
+def test_a_line_repeats_no_argument_that_is_hidden(listen: Any, settings: Any, frozen_clock: FrozenClock) -> None:
+    """A schedule has no job whose type the event could name."""
+
+    def refuse(document: Any, proceed: Any) -> Any:
+        raise MiddlewareRejected("card 4111 is blocked")
+
+    def told() -> str:
+        lines.all.clear()
+        with added(refuse):
+            frozen_clock.advance(minutes=1)
+            tick()
+        (line,) = lines.all
+        assert "4111" in line["message"] or "4111" not in json.dumps(line)
+        return str(line["message"])
+
+    schedules.register({"name": "bill", "cron": "* * * * *", "type": "payments.charge", "args": ["4111"]})
+    lines = listen(logging.WARNING)
+    assert told() == "cron.skipped: bill: x_middleware_rejected: card 4111 is blocked"
+    settings.OJS = {"REDACT": {"types": {"payments.*": ["args"]}}}
+    assert told() == "cron.skipped: bill: x_middleware_rejected: [REDACTED]"
+
+
+def test_the_text_of_a_line_steers_no_terminal(listen: Any, frozen_clock: FrozenClock, made_up_events: None) -> None:
+    """Errors, and what events are about, come from workers and callers; a site's own format has no JSON."""
+    odd = "\x1b]0;owned\x07 \x9b2J \b\u202e\r\n\u2028end"
+    push([{"type": "a.b", "args": [], "retry": {"max_attempts": 2}}])
+    lines = listen(logging.INFO)
+    for _ in range(2):
+        (row,) = fetch(Fetch(["default"]))
+        fail([Failure(row["id"], {"type": odd, "message": odd})])
+        frozen_clock.advance(hours=1)
+        apply_due()
+    data = {"kind": odd, "about": odd, "says": odd}
+    made = [catalogue.of_webhook("webhook.dead", odd, frozen_clock.now, error=odd)]
+    made += [catalogue.of_webhook("webhook.subscription.disabled", odd, frozen_clock.now, reason=odd)]
+    made += [catalogue.of_alert("alert.raised", frozen_clock.now, **data)]
+    log.append(made, "default")
+    assert {line["attributes"]["event"] for line in lines.all} >= {"job.retrying", "job.discarded", "alert.raised"}
+    for line in lines.all:
+        assert line["message"].isprintable()
+        assert line["level"] == "info" or "end" in line["message"]
 
 
 def test_a_line_has_its_facts_in_their_places(listen: Any, frozen_clock: FrozenClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs.management.commands import ojs_grpc
 from django_ojs.worker import lifecycle as module
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, obeyed, signals
 from django_ojs.worker.supervisor import Supervisor
@@ -86,6 +88,27 @@ def test_a_signal_that_a_wrapper_passes_on_to_a_group_that_got_it_counts_once(mo
     assert given(signals(worker), worker.orders) == once
     supervisor: Any = SimpleNamespace(_orders=[], _noted={})
     assert given(Supervisor._signals_noted(supervisor), supervisor._orders) == once
+
+
+def test_what_is_an_echo_is_decided_when_a_signal_arrives_not_when_a_busy_loop_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+
+    async def heard() -> list[str]:
+        names: list[str] = []
+        with ojs_grpc._signals_heard(names.append):
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            clock[0] += module.ECHO
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0)
+        return names
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert asyncio.run(heard()) == ["SIGTERM", "SIGINT", "SIGTERM"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -63,38 +65,53 @@ class Command(SteadyCommand):
         from django_ojs.grpc.server import Server
 
         server = Server(options["bind"])
-        signals, stop, echoes = 0, asyncio.Event(), Echoes()
+        signals, stop, at_once = 0, asyncio.Event(), asyncio.Event()
 
-        def handle(number: signal.Signals) -> None:
+        def hear(name: str) -> None:
             nonlocal signals
-            if echoes.has(number.name):
-                return
-            signals += not (signals and number.name == HANGUP)
+            signals += not (signals and name == HANGUP)
             stop.set()
             if signals > 1:
                 at_once.set()
 
-        at_once, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in obeyed(Order.STOP):
-            loop.add_signal_handler(number, handle, number)
-        port = await server.start()
-        self.announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
-        stuck: list[str] = []
-        while not (stop.is_set() or (stuck := parts.stuck())):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
-                    await stop.wait()
-        if stuck:
-            logger.error("This server should be replaced: %s.", "; ".join(stuck))
-        self.announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
-        graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
-        await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        if not graceful.done():
-            await server.stop(0)
-        await graceful
-        hurried.cancel()
-        self.announce(options, "ojs_grpc stopped.")
+        with _signals_heard(hear):
+            port = await server.start()
+            self.announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
+            stuck: list[str] = []
+            while not (stop.is_set() or (stuck := parts.stuck())):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY):
+                        await stop.wait()
+            if stuck:
+                logger.error("This server should be replaced: %s.", "; ".join(stuck))
+            self.announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
+            graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
+            await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            if not graceful.done():
+                await server.stop(0)
+            await graceful
+            hurried.cancel()
+            self.announce(options, "ojs_grpc stopped.")
         return not stuck
+
+
+@contextlib.contextmanager
+def _signals_heard(hear: Callable[[str], None]) -> Iterator[None]:
+    """A block in which the loop that runs calls `hear` for each signal to stop that is no echo. That is decided when
+    the signal arrives: the loop may be busy, and hear of two at once that came seconds apart."""
+    echoes, loop = Echoes(), asyncio.get_running_loop()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if not echoes.has(name):
+            loop.call_soon_threadsafe(hear, name)
+
+    before = {number: signal.signal(number, handle) for number in obeyed(Order.STOP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _keep_connections() -> None:
