@@ -125,7 +125,8 @@ class Sleeping:
         return self.now - began
 
     def found(self) -> None:
-        """It got a job, and looks again at once."""
+        """It got a job and met a limit, and looks again at once."""
+        self.waker.wake_in(HOURS)
         self.waker.wake()
         self.waker.wait(found=True)
         self.waker._woken.clear()
