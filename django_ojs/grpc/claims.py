@@ -457,7 +457,7 @@ class _Claimer(Service):
         self._waker = waker_for(self._using, self._named)
         try:
             self._waker.start()
-            with woken_here(self._using, self._waker.wake, self._waker.wake_in):
+            with woken_here(self._using, self._waker.wake):
                 while not self.stopping.is_set():
                     self._poll()
                     self._faults.worked()
@@ -559,9 +559,11 @@ class _Claimer(Service):
         if not turns:
             return 0, False
         group.asks = False
+        opens_in = self._waker.wake_in
         asked = [
-            Fetch(stream.wish.queues, count, stream.worker_id, stream.visibility_ms, stream.wish.types, who=stream.who)
+            Fetch(wish.queues, count, stream.worker_id, stream.visibility_ms, wish.types, stream.who, opens_in=opens_in)
             for stream, count in turns
+            for wish in [stream.wish]
         ]
         try:
             with lockwaits.LockTimeout(lockwaits.SHARED, self._using):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
@@ -64,6 +64,9 @@ class Fetch:
     optimistic: bool = False
     #: The caller was told of a job and has no other, so nothing may be done here that can be done later.
     urgent: bool = False
+    #: Is called in the thread of the caller, with the seconds until a limit opens that held jobs back, if it opens by
+    #: time.
+    opens_in: Callable[[float], None] | None = None
 
     @property
     def choice(self) -> Choice:
@@ -234,7 +237,8 @@ def _taken(claiming: _Claiming, status: QueueStatus) -> list[list[JobRow]]:
         if len(claimants) > 1:
             raise UnderLimit
         limit, now = claimants[0].limit, claiming.now
-        return [limited_claim.claim(choice, limit, claiming.take_some, now, using, keyed=status.keyed)]
+        opens_in, keyed = claiming.how.opens_in, status.keyed
+        return [limited_claim.claim(choice, limit, claiming.take_some, now, using, keyed=keyed, opens_in=opens_in)]
 
 
 def _limited(names: Sequence[str], using: str) -> bool:

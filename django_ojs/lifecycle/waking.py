@@ -26,29 +26,18 @@ _SAY_ASLEEP = (
     f"UPDATE {_WORKER} SET asleep = %(asleep)s WHERE id IN "  # noqa: S608
     f"(SELECT id FROM {_WORKER} WHERE id = ANY(%(workers)s) FOR NO KEY UPDATE SKIP LOCKED) RETURNING id"
 )
-#: The sleeping workers of this process: database, call that wakes, and call that wakes in so many seconds.
-_sleepers: set[tuple[str, Callable[[], None], Callable[[float], None] | None]] = set()
+#: The sleeping workers of this process: database and call that wakes.
+_sleepers: set[tuple[str, Callable[[], None]]] = set()
 
 
 @contextlib.contextmanager
-def woken_here(
-    using: str, wake: Callable[[], None], wake_in: Callable[[float], None] | None = None
-) -> Iterator[None]:  # fmt: skip
-    """Have `wake` called, in any thread, when this process gives workers something to do; and `wake_in` with the
-    seconds until there may be something, where a claim has met a limit that opens by time."""
-    sleeper = using, wake, wake_in
-    _sleepers.add(sleeper)
+def woken_here(using: str, wake: Callable[[], None]) -> Iterator[None]:
+    """Have `wake` called, in any thread, when this process gives workers something to do."""
+    _sleepers.add((using, wake))
     try:
         yield
     finally:
-        _sleepers.discard(sleeper)
-
-
-def wake_here_in(seconds: float, using: str) -> None:
-    """Let the workers of this process sleep no longer than so many seconds."""
-    for place, _, wake_in in list(_sleepers):
-        if place == using and wake_in is not None:
-            wake_in(seconds)
+        _sleepers.discard((using, wake))
 
 
 def wake_workers(using: str) -> None:
@@ -105,7 +94,7 @@ def _waker(using: str) -> Callable[[], None]:
 
 
 def _wake(using: str) -> None:
-    for place, wake, _ in list(_sleepers):
+    for place, wake in list(_sleepers):
         if place == using:
             wake()
     if connections[using].vendor == "postgresql":

@@ -33,7 +33,6 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.lifecycle import transitions
 from django_ojs.lifecycle.ended import jobs_ended
-from django_ojs.lifecycle.waking import wake_here_in
 from django_ojs.limits.ratelimits import blocked_until, limits_of, next_allowed, override_of
 from django_ojs.models import Job, RateLimit, RateStart
 from django_ojs.models.job import JobRow
@@ -51,9 +50,6 @@ AHEAD, LEAST, ROUNDS = 4, 100, 10
 #: A claim that has come to no end of shut keys leaves the rest to the next one of this process, which looks for jobs
 #: behind them. When one has come through, those of so many seconds begin there, too. So many keys are left out at most.
 LEFT_OUT_SECONDS, MOST_LEFT_OUT = 2.0, 10_000
-#: Seconds after which a worker looks again at the earliest that got no job: of many that wait for one limit, most look
-#: in vain.
-IN_VAIN = 0.05
 _PASS_SECONDS = 600.0  #: how long the next claim may be in coming
 _MOST_PLACES = 1000
 
@@ -62,10 +58,14 @@ _MOST_PLACES = 1000
 Take = Callable[[str, list[uuid.UUID] | None, int, dt.datetime], list[JobRow]]
 
 
-def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, *, keyed: bool) -> list[JobRow]:
+def claim(
+    choice: Choice, count: int, take: Take, now: dt.datetime, using: str, *, keyed: bool,
+    opens_in: Callable[[float], None] | None = None,
+) -> list[JobRow]:  # fmt: skip
     """Claim up to `count` of the chosen jobs through `take`, as far as the limits allow.
 
-    `keyed`: jobs there may have keys of their own.
+    `keyed`: jobs there may have keys of their own. `opens_in` is called with the seconds until the first of the limits
+    opens that held jobs back and open by time.
     """
     names = choice.queues
     first, further = max(LEAST, count), max(LEAST, AHEAD * count)
@@ -111,9 +111,8 @@ def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, 
         shut.end()
         if len(rows) >= count:
             break
-    if opens_at := _opens_first(turned_away):
-        seconds = (opens_at - limit_keys.now).total_seconds()
-        wake_here_in(seconds if rows else max(seconds, IN_VAIN), using)
+    if opens_in is not None and (opens_at := _opens_first(turned_away)):
+        opens_in((opens_at - limit_keys.now).total_seconds())
     records = limit_keys.save()
     more, dropped = _turn_away(turned_away, limit_keys.now, using)
     log.append([*records, *more], using)
@@ -149,8 +148,9 @@ def next_start(choice: Choice, now: dt.datetime, *, using: str) -> dt.datetime |
 
 
 def _opens_first(blocked: Iterable[tuple[LimitedJob, Blocked]]) -> dt.datetime | None:
-    """When the first of the limits opens that open by time; None: none does."""
-    return min((why.until for _, why in blocked if why.strategy not in ("concurrency", "busy")), default=None)
+    """When the first of the limits opens that open by time and for which jobs wait; None: none does."""
+    waiting = (why for _, why in blocked if why.strategy not in ("concurrency", "busy") and why.on_limit != "drop")
+    return min((why.until for why in waiting), default=None)
 
 
 def _claimable(

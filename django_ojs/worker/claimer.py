@@ -164,7 +164,7 @@ class Claimer(Service):
         while not (self._ready.wait(0.1) or self.stopping.is_set()):
             pass
         try:
-            with woken_here(self._using, self.wake, self._waker.wake_in):
+            with woken_here(self._using, self.wake):
                 while not self.stopping.is_set():
                     if self._lifecycle.stage is not Stage.RUNNING:
                         self._waker.wait(found=False)
@@ -268,7 +268,7 @@ class Claimer(Service):
         wanted = Fetch(
             self._looked, count, self._worker_id, types=types, check_worker=False,
             fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000, columns=CONTEXT_COLUMNS, raw=True,
-            except_ids=self._pool.not_to_claim(), **how,
+            except_ids=self._pool.not_to_claim(), opens_in=self._waker.wake_in, **how,
         )  # fmt: skip
         return fetch(wanted, using=self._using)
 

@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 import os
+import random
 import select
 import threading
 import time
@@ -70,12 +71,14 @@ class PollingWaker:
         self._interval = shortest
         self._woken = threading.Event()
         self._alarm = math.inf  #: by the monotonic clock
+        self._floor = 0.0  #: seconds that the next sleep lasts at least before the alarm ends it
 
     def wait(self, *, found: bool) -> bool:
         """Return when it is time to look for jobs; `found`: whether the last look brought some.
 
         True: there is a reason to think that a job waits.
         """
+        self._put_off(found)
         self._interval = self._shortest if found else min(self._interval * 1.5, self._longest)
         self._sleep(self._interval)
         return found
@@ -89,7 +92,11 @@ class PollingWaker:
         self._woken.set()
 
     def wake_in(self, seconds: float) -> None:
-        """Let the sleep end in so many seconds at the latest, by its first alarm. For the claimer, before it sleeps."""
+        """Let the sleep end in so many seconds, by its first alarm, unless alarms have ended sleeps for nothing.
+
+        For the thread of the claimer, before it sleeps. The worker that got a job last looks again at that moment. Of
+        many that wait for one limit the others look in vain, so each of them rests longer from one alarm to the next.
+        """
         self._alarm = min(self._alarm, time.monotonic() + seconds)
 
     def awake(self) -> bool:
@@ -109,19 +116,32 @@ class PollingWaker:
     def close(self) -> None:
         """Let go what only the thread of the claimer uses. It calls this itself, when it looks no more."""
 
+    def _put_off(self, found: bool) -> None:
+        """Let the alarm ring later if the looks that alarms led to brought nothing, and not at once for all workers."""
+        if found or self._alarm == math.inf:
+            self._floor = 0.0
+        elif self._floor:
+            spread = random.uniform(0.0, self._floor / 2)  # noqa: S311
+            self._alarm = max(self._alarm, time.monotonic() + self._floor) + spread
+
     def _sleep(self, seconds: float) -> None:
-        self._woken.wait(self._until_alarm(seconds))
-        self._ring()
+        self._doze(seconds)
         self._woken.clear()
 
-    def _until_alarm(self, seconds: float) -> float:
-        return seconds if self._alarm == math.inf else min(seconds, max(self._alarm - time.monotonic(), 0.0))
-
-    def _ring(self) -> None:
-        """Wake, if it is time."""
-        if self._alarm < math.inf and time.monotonic() >= self._alarm:
-            self._alarm = math.inf
+    def _doze(self, seconds: float, descriptor: int | None = None) -> None:
+        """Sleep so many seconds, or until `wake` or the alarm, which `_woken` then tells, or until the descriptor can
+        be read."""
+        if self._alarm == math.inf:
+            self._await(seconds, descriptor)
+            return
+        self._await(min(seconds, max(self._alarm - time.monotonic(), 0.0)), descriptor)
+        if time.monotonic() >= self._alarm:
+            self._alarm, self._floor = math.inf, min(max(2 * self._floor, self._shortest), self._longest)
             self._woken.set()
+
+    def _await(self, seconds: float, descriptor: int | None) -> None:
+        """Sleep so many seconds, or until `wake`, or until the descriptor can be read."""
+        self._woken.wait(seconds)
 
 
 class DescriptorWaker(PollingWaker):
@@ -154,16 +174,6 @@ class DescriptorWaker(PollingWaker):
             ):  # full, so it wakes anyway; or a handler closed it, which the claimer finds
                 if self._pipe is not None:
                     os.write(self._pipe[1], b"!")
-
-    def _sleep(self, seconds: float, descriptor: int | None = None) -> None:
-        self._doze(seconds, descriptor)
-        self._woken.clear()
-
-    def _doze(self, seconds: float, descriptor: int | None = None) -> None:
-        """Sleep so many seconds, or until `wake` or the alarm, which `_woken` then tells, or until the descriptor can
-        be read."""
-        self._await(self._until_alarm(seconds), descriptor)
-        self._ring()
 
     def _await(self, seconds: float, descriptor: int | None) -> None:
         if (pipe := self._pipe) is None:  # not started, or stopped
@@ -219,6 +229,7 @@ class WatchingWaker(DescriptorWaker):
         self._in_vain = 0  #: looks that it led to since one brought jobs, or since no commit came for a while
 
     def wait(self, *, found: bool) -> bool:
+        self._put_off(found)
         if found:
             self._in_vain = 0
             return True
@@ -350,6 +361,7 @@ class ListeningWaker(DescriptorWaker):
     def wait(self, *, found: bool) -> bool:
         if not self._listener.listening.is_set():
             return super().wait(found=found)
+        self._put_off(found)
         if self._asleep and not (found and self._is_busy()):
             return self._sleep_until_notified()
         said = self._say_asleep(not found)

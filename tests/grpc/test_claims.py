@@ -152,6 +152,21 @@ def test_no_more_than_its_places_and_one_more_for_each_that_ends(streams: JobStr
     assert Job.objects.filter(state="active").count() == 3
 
 
+def test_streams_that_meet_a_limit_set_the_alarm_of_their_loop(
+    streams: JobStreams, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a group of two each claims by itself then."""
+    alarms: list[float] = []
+    waker = type(streams._claimer._waker)
+    monkeypatch.setattr(waker, "wake_in", lambda waker, seconds: alarms.append(seconds))
+    enqueue(2, rate_limit={"key": "k", "throttle": {"limit": 1, "period": "P365D"}})
+    clients = [connect("w1", places=2), connect("w2", places=2)]
+    eventually(lambda: not all(client.has_nothing for client in clients))
+    settled(streams)
+    assert alarms
+    assert min(alarms) > 300 * 86400.0
+
+
 def nack(row: JobRow) -> None:
     fail_one(Failure(row["id"], error={"message": "No."}, worker_id=row["worker_id"], attempt=row["attempt"]))
 

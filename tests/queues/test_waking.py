@@ -199,24 +199,28 @@ def _type_throttled(window: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("limit", [_throttled, _rated, _queue_throttled, _queue_rated, _type_throttled])
-@pytest.mark.parametrize("period,by_who_got_one,by_who_got_none", [("PT1H", 3600.0, 3600.0), ("PT0.01S", 0.01, 0.05)])
-def test_a_worker_looks_again_when_the_limit_opens(
-    limit: Any, period: str, by_who_got_one: float, by_who_got_none: float, frozen_clock: FrozenClock
-) -> None:
+@pytest.mark.parametrize("period,seconds", [("PT1H", 3600.0), ("PT0.01S", 0.01)])
+def test_a_claim_tells_when_the_limit_opens(
+    limit: Any, period: str, seconds: float, frozen_clock: FrozenClock
+) -> None:  # fmt: skip
     configuration.forget()
     limit({"limit": 1, "period": period})
     pauses: list[float] = []
-    with woken_here(connection.alias, lambda: None, pauses.append), woken_here(connection.alias, list):
-        assert len(fetch(Fetch(["q"], count=2, worker_id="w"))) == 1
-        assert pauses == [by_who_got_one]
-        assert not fetch(Fetch(["q"], count=2, worker_id="w"))
-        assert pauses == [by_who_got_one, by_who_got_none]
+    asked = Fetch(["q"], count=2, worker_id="w", opens_in=pauses.append)
+    assert len(fetch(asked)) == 1
+    assert pauses == [seconds]
+    assert not fetch(asked)
+    assert pauses == [seconds, seconds]
 
 
-def test_no_time_ends_the_wait_for_a_slot(frozen_clock: FrozenClock) -> None:
+@pytest.mark.parametrize(
+    "policy", [{"concurrency": 1}, {"throttle": {"limit": 1, "period": "PT1H"}, "on_limit": "drop"}]
+)
+def test_it_tells_no_time_for_a_slot_and_for_jobs_that_are_dropped(
+    policy: dict[str, Any], frozen_clock: FrozenClock
+) -> None:
     configuration.forget()
-    make(rate_limit={"key": "k", "concurrency": 1})
+    make(rate_limit={"key": "k", **policy})
     pauses: list[float] = []
-    with woken_here(connection.alias, lambda: None, pauses.append), woken_here("other", list, pauses.append):
-        assert len(fetch(Fetch(["q"], count=2, worker_id="w"))) == 1
+    assert len(fetch(Fetch(["q"], count=2, worker_id="w", opens_in=pauses.append))) == 1
     assert not pauses

@@ -321,6 +321,30 @@ def test_a_claim_is_urgent_where_the_worker_was_told_of_a_job_and_has_none(
     assert asked == [(practice, False), (True, True), (True, False), (practice, False)]
 
 
+def test_a_claimer_that_meets_a_limit_sets_its_own_alarm(frozen_clock: Any, claimed: Any) -> None:
+    """And not that of others in its process."""
+    throttle = {"key": "k", "throttle": {"limit": 1, "period": "PT1H"}}
+    enqueue_many([("part.work", [], {"rate_limit": throttle})] * 2)
+    alarms: dict[str, list[float]] = {"first": [], "second": []}
+
+    def claimer(name: str) -> Claimer:
+        pool = FakePool([])
+        pool.not_to_claim = list  # type: ignore[attr-defined]
+        pool.offer = lambda rows, link: None  # type: ignore[attr-defined]
+        waker = PollingWaker()
+        waker.wake_in = alarms[name].append  # type: ignore[method-assign]
+        return Claimer(
+            name, ["part.work"], QueueNames(["default"], USING), pool, NoLink(), Lifecycle(),  # type: ignore[arg-type]
+            waker, threading.Event(), USING,
+        )  # fmt: skip
+
+    first, second = claimer("first"), claimer("second")
+    assert first._claim(2, ["part.work"]) == 1
+    assert alarms == {"first": [3600.0], "second": []}
+    assert second._claim(2, ["part.work"]) == 0
+    assert alarms == {"first": [3600.0], "second": [3600.0]}
+
+
 # The heart
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,18 +93,101 @@ def test_many_calls_fill_no_pipe_and_a_stopped_waker_is_called_in_vain(started: 
     waker.wait_for_slot()
 
 
-@pytest.mark.parametrize("kind", [PollingWaker, DescriptorWaker])
-def test_an_alarm_ends_the_sleep_once_and_the_first_of_several_counts(kind: Any, started: Any) -> None:
-    waker = started(kind(longest=HOURS))
-    waker._interval = HOURS
-    for seconds in (HOURS, 0.001, HOURS):
-        waker.wake_in(seconds)
-    waker.wait(found=False)
-    waker.wake_in(0.001)
-    waker.wait_for_slot()
-    waker.wake()  # ends the sleep that has no alarm any more
-    waker.wait_for_slot()
-    assert not waker._woken.is_set()
+# The alarm
+
+
+class Sleeping:
+    """A waker whose sleeps take no time: they move a clock of its own."""
+
+    LONGEST = 10.0
+
+    def __init__(self, waker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waker, self.now, self.chance, self.sleeps = waker, 0.0, 0.0, 0
+        waker.wait(found=False)  # the first one sleeps on no database
+        waker._woken.clear()
+        waker._longest = waker._interval = waker._nap = self.LONGEST
+        monkeypatch.setattr(waker, "_await", self._sleep)
+        monkeypatch.setattr(wakers, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(wakers, "random", SimpleNamespace(uniform=lambda least, most: self.chance * most))
+
+    def _sleep(self, seconds: float, descriptor: int | None) -> None:
+        self.sleeps += 1
+        assert self.sleeps < 20_000, "it does not sleep"
+        if not self.waker._woken.is_set():
+            self.now += seconds + 1e-6  # no sleep ends too early
+
+    def wait(self, alarm: float | None = None) -> float:
+        """How long it sleeps with this alarm after a look in vain."""
+        began = self.now
+        if alarm is not None:
+            self.waker.wake_in(alarm)
+        self.waker.wait(found=False)
+        return self.now - began
+
+    def found(self) -> None:
+        """It got a job and met a limit, and looks again at once."""
+        self.waker.wake_in(HOURS)
+        self.waker.wake()
+        self.waker.wait(found=True)
+        self.waker._woken.clear()
+        self.waker._interval = self.LONGEST
+
+
+def seconds(*values: float) -> Any:
+    return pytest.approx(list(values), abs=0.001)
+
+
+@pytest.fixture(
+    params=[
+        PollingWaker,
+        lambda: DescriptorWaker(0.0),
+        pytest.param(
+            lambda: WatchingWaker(connection.alias), marks=[pytest.mark.sqlite, pytest.mark.django_db(transaction=True)]
+        ),
+        pytest.param("listening", marks=[pytest.mark.postgres, pytest.mark.django_db(transaction=True)]),
+    ],
+    ids=["polling", "descriptor", "watching", "listening"],
+)
+def sleeping(request: pytest.FixtureRequest, started: Any, monkeypatch: pytest.MonkeyPatch) -> Sleeping:
+    kind = request.param
+    return Sleeping(request.getfixturevalue(kind) if isinstance(kind, str) else started(kind()), monkeypatch)
+
+
+def test_an_alarm_ends_the_sleep_once_and_the_first_of_several_counts(sleeping: Sleeping) -> None:
+    for later in (HOURS, 2.0):
+        sleeping.waker.wake_in(later)
+    assert [sleeping.wait(3.0), sleeping.wait()] == seconds(2.0, sleeping.LONGEST)
+    sleeping.waker.wake_in(0.01)
+    began = sleeping.now
+    sleeping.waker.wait_for_slot()
+    assert [sleeping.now - began] == seconds(0.01)
+
+
+def test_alarms_for_nothing_ring_less_and_less_often_until_a_job_was_found_or_no_limit_was_met(
+    sleeping: Sleeping,
+) -> None:
+    """Also an alarm that has passed when the sleep begins, as after a long round of claims."""
+    sleeping.waker._longest = 0.3
+    for _ in range(2):
+        sleeping.found()
+        assert [sleeping.wait(0.0) for _ in range(6)] == seconds(0.0, 0.05, 0.1, 0.2, 0.3, 0.3)
+    sleeping.wait()
+    assert [sleeping.wait(0.0) for _ in range(2)] == seconds(0.0, 0.05)
+
+
+def test_many_that_wait_for_the_same_do_not_look_at_once(sleeping: Sleeping) -> None:
+    sleeping.chance = 1.0
+    assert [sleeping.wait(2.0) for _ in range(3)] == seconds(2.0, 2.025, 2.05)
+    assert [sleeping.wait(0.0)] == seconds(0.3)
+    sleeping.found()
+    assert [sleeping.wait(2.0)] == seconds(2.0), "but for the one that got the last job"
+
+
+def test_a_look_for_another_reason_is_none_in_vain(sleeping: Sleeping) -> None:
+    for _ in range(3):
+        sleeping.waker.wake()
+        assert [sleeping.wait(1.0)] == seconds(0.0)
+    assert [sleeping.wait()] == seconds(1.0)
 
 
 # The files of an SQLite database
