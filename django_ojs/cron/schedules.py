@@ -128,6 +128,11 @@ def set_enabled(
     return update(name, {"enabled": enabled}, limits=limits if enabled else UNLIMITED, using=using)
 
 
+def act_of_switch(enabled: bool) -> str:
+    """What the audit log calls it to switch a schedule on or off."""
+    return "cron.enable" if enabled else "cron.disable"
+
+
 def delete(name: str, *, using: str | None = None) -> CronSchedule:
     """Forget a schedule; its jobs stay. Raises `NotFound`."""
     using = database(using)

@@ -200,7 +200,7 @@ class CronViewSet(OJSViewSet):
         changes = self.payload()
         changed = cron.update(name, lambda known: self._spec(changes, base=known), limits=permissions.limits(request))
         if changes.keys() - {"reason"} == {"enabled"} and changes["enabled"] is not None:
-            self.act.action = _switched(changed.enabled)
+            self.act.action = cron.act_of_switch(changed.enabled)
         return Response(self.entry(changed, outside=_warned(changes)))
 
     @operation(right="delete_cronschedule", outside=ScheduleDeletedSerializer, statuses=(200,), audit="cron.delete")
@@ -304,13 +304,8 @@ class CronViewSet(OJSViewSet):
     def _switch(self, name: str, *, enabled: bool) -> Response:
         self.payload(required=False)
         self._find(name)
-        self.act.action = _switched(enabled)
+        self.act.action = cron.act_of_switch(enabled)
         return Response(self.entry(cron.set_enabled(name, enabled, limits=permissions.limits(self.request))))
-
-
-def _switched(enabled: bool) -> str:
-    """What the audit log calls it to enable or disable a schedule."""
-    return "cron.enable" if enabled else "cron.disable"
 
 
 def _warned(body: dict[str, Any]) -> dict[str, Any]:

@@ -146,17 +146,15 @@ class RateLimitViewSet(OJSViewSet):
     def clear_override(self, request: Request, key: str) -> Response:
         """Take an override back, and lift a block."""
         _check(request, key)
-        if ratelimits.clear_override(key, by=principal(request)):
-            self.act.action = "rate_limit.lift"
+        self.act.action = ratelimits.clear_override(key, by=principal(request))
         return Response(status=204)
 
     def _override(self, key: str) -> Response:
         _check(self.request, key)
         given = self.validated(self.payload())
+        self.act.action = ratelimits.act_of_override(given)
         answer = ratelimits.override(key, given, by=principal(self.request))
         self.act.detail |= {name: given[name] for name in sorted(_NOTED & given.keys())}
-        if given.keys() == {"blocked_until"}:
-            self.act.action = "rate_limit.lift"
         return Response(self.represent(answer))
 
 

@@ -478,10 +478,14 @@ def _read(failure: Failure) -> _Error:
     return error, ratelimits.rate_limit_until(failure.error)
 
 
-#: The share of a time limit after which a worker's word counts that it is over. The instants between which the server
-#: measures may come from two processes that estimate the database's time, each for itself; and on SQLite `clock` is up
-#: to 5 % slower after a wall clock was set back.
-_OVER = 0.95
+#: How much of a time limit may be left where a worker's word counts that it is over: a share, and a bound. The instants
+#: between which the server measures may come from two processes that estimate the database's time, each for itself; and
+#: on SQLite `clock` is up to 5 % slower after a wall clock was set back.
+_SLACK, _MOST_SLACK = 0.05, dt.timedelta(seconds=60)
+
+
+def _is_over(limit: dt.timedelta, elapsed: dt.timedelta) -> bool:
+    return elapsed >= limit - min(limit * _SLACK, _MOST_SLACK)
 
 
 def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.datetime) -> list[Record]:
@@ -493,7 +497,7 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     kind = error.get("timeout_kind")
     elapsed = max(now - row["started_at"], dt.timedelta())
     deadline = row["deadline_at"]
-    if kind == "total" and deadline is not None and elapsed >= (deadline - row["started_at"]) * _OVER:
+    if kind == "total" and deadline is not None and _is_over(deadline - row["started_at"], elapsed):
         return transitions.give_up(row, now, "workers")
     error |= errorobjects.stamp(row["attempt"], now)
     if (pause := _own_pause(row, failure)) is not None:
@@ -501,7 +505,7 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     else:
         records = apply_retry_policy(row, error, now, "workers")
     limit = dt.timedelta(milliseconds=row["timeout_ms"] or 0)
-    if kind == "execution" and limit and elapsed >= limit * _OVER:  # else a worker has stopped it by a limit of its own
+    if kind == "execution" and limit and _is_over(limit, elapsed):  # else a worker has stopped it by a limit of its own
         facts = errorobjects.overrun(kind, limit, elapsed)
         records.append(catalogue.of_job("job.timeout", row, now, "workers", worker_id=row["worker_id"], **facts))
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself

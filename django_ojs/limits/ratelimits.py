@@ -35,6 +35,8 @@ from django_ojs.store import store_of
 _NOTED_SECONDS = 5.0
 _IDLE = dt.timedelta(days=1)  #: how long a key without jobs is kept
 
+LIFT = "rate_limit.lift"  #: what the audit log calls it to lift a block
+
 
 def record_limits(rows: Sequence[JobRow], using: str) -> None:
     """Remember the limits that new jobs name, so that they can be inspected.
@@ -133,8 +135,14 @@ def override(key: str, given: Mapping[str, Any], *, by: str = "", using: str | N
     return describe([row], using)[0]
 
 
-def clear_override(key: str, *, by: str = "", using: str | None = None) -> bool:
-    """Take an override back, and lift a block; return whether a block was all that was in force.
+def act_of_override(given: Mapping[str, Any]) -> str:
+    """What the audit log calls an `override` by these members: without any for a limit, it only lifts a block."""
+    return LIFT if given.keys() == {"blocked_until"} else "rate_limit.override"
+
+
+def clear_override(key: str, *, by: str = "", using: str | None = None) -> str:
+    """Take an override back, and lift a block; return what the audit log calls it: where a block was all that was in
+    force, the act that lifts one.
 
     Raises `NotFound` for a key that no job or operator has named.
     """
@@ -146,7 +154,7 @@ def clear_override(key: str, *, by: str = "", using: str | None = None) -> bool:
         row.override, row.override_expires_at, row.updated_at = RawJSON(""), None, max(row.updated_at, now)
         row.save(using=using, update_fields=["override", "override_expires_at", "updated_at"])
         flag_limited(_flagged(key), using)
-    return only_lifted
+    return LIFT if only_lifted else "rate_limit.clear_override"
 
 
 def override_of(row: RateLimit, now: dt.datetime) -> RatePolicy | None:

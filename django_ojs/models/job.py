@@ -228,12 +228,11 @@ class Job(OJSModel):
 
     def envelope(self) -> dict[str, Any]:
         """The job as the wire shows it (core section 5)."""
+        from django_ojs.models.workflow import name_workflows  # which imports this module
+
         found = Job.objects.using(self._state.db or None).filter(pk=self.pk)
         (row,) = found.rows()
-        if row["workflow_id"] is not None:
-            flows: Any = self._meta.apps.get_model("django_ojs", "Workflow")  # whose module imports this one
-            if flow := flows.objects.using(found.db).filter(pk=row["workflow_id"]).only("own_id").first():
-                row["lineage"] = {"workflow_id": flow.public_id}
+        name_workflows([row], found.db)
         return envelope.render(row)
 
 

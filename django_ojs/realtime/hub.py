@@ -122,7 +122,7 @@ class LogReader:
                 order.advance(self._using)
             page = self._new(place)
             read_to = page.place.id if page.back else self._read_to
-            if page.gap and not page.back:  # is told once: now that all of the page has been read
+            if page.gap and not page.back:  # all of the page has been read: the next one does not tell this gap again
                 read_to += page.gap["estimated_missed_count"]
             self._read_to = max([read_to, *(entry.place.id for entry in page.entries)])
             return page

@@ -139,7 +139,7 @@ def _error(fields: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    """The text as a part of a line, whoever wrote it: a worker may be another program on another machine."""
+    """The text in one short line, without characters that steer a terminal: any worker may have sent it."""
     return errorobjects.cut(output.one_line(" ".join(text.split())), _WHY)
 
 

@@ -156,7 +156,7 @@ def _tell_what_is_lost(using: str) -> None:
     if gap is not None:
         logger.warning(
             "The event log may have lost events that had gone to webhooks, at most %s, between %s and %s: after a"
-            " failover or a restore. Their receivers are told (system.gap), and get what the log has now.",
+            " failover or a restore. The receivers are told so (system.gap), and get what the log has now.",
             gap.get("estimated_missed_count", "an unknown number"), gap["gap_start"], gap.get("gap_end", "now"),
         )  # fmt: skip
 

@@ -79,6 +79,9 @@ class PollingWaker:
         True: there is a reason to think that a job waits.
         """
         self._put_off(found)
+        return self._wait(found)
+
+    def _wait(self, found: bool) -> bool:
         self._interval = self._shortest if found else min(self._interval * 1.5, self._longest)
         self._sleep(self._interval)
         return found
@@ -228,13 +231,12 @@ class WatchingWaker(DescriptorWaker):
         self._unreported = 0
         self._in_vain = 0  #: looks that it led to since one brought jobs, or since no commit came for a while
 
-    def wait(self, *, found: bool) -> bool:
-        self._put_off(found)
+    def _wait(self, found: bool) -> bool:
         if found:
             self._in_vain = 0
             return True
         with suppress_passing():
-            return self._wait()
+            return self._watch_for_commits()
         # The claim meets the same, and waits until it is over.
         connections[self._using].close()
         self._seen = None
@@ -242,7 +244,7 @@ class WatchingWaker(DescriptorWaker):
         self._woken.clear()
         return True
 
-    def _wait(self) -> bool:
+    def _watch_for_commits(self) -> bool:
         if not self._chosen:
             path = self._path()
             self._chosen, self._watch = True, watch(path)
@@ -358,16 +360,15 @@ class ListeningWaker(DescriptorWaker):
         stopped = self._listener.stop(timeout)
         return super().stop() and stopped
 
-    def wait(self, *, found: bool) -> bool:
+    def _wait(self, found: bool) -> bool:
         if not self._listener.listening.is_set():
-            return super().wait(found=found)
-        self._put_off(found)
+            return super()._wait(found)
         if self._asleep and not (found and self._is_busy()):
             return self._sleep_until_notified()
         said = self._say_asleep(not found)
         self._listener.heard()
         if not found and not said:
-            return super().wait(found=False)
+            return super()._wait(False)
         self._nap = self.FIRST_NAP
         return found
 

@@ -356,7 +356,8 @@ def _introduced(
 def take_report(worker: Worker, state: str) -> None:
     """Note the state that a worker reports.
 
-    An order to run is done with when the worker runs: if it is quiet after that, by SIGTSTP, nobody has resumed it.
+    An operator's order to run holds until the worker reports that it runs. A worker that gets SIGTSTP after that is
+    quiet by its own signal, which no operator has taken back.
     """
     worker.state = state
     if state == worker.directive == Worker.Directive.RUNNING:

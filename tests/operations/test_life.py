@@ -522,6 +522,16 @@ class TestTime:
         assert fail_one(Failure(row["id"], error))["state"] == "discarded"
         assert [event["type"] for event in log.read(types=["job.total_timeout"], job_id=row["id"]).events] == told
 
+    @pytest.mark.parametrize("left, told", [(61, []), (60, ["job.total_timeout"])])
+    def test_of_long_hours_a_minute_may_be_left(self, frozen_clock: Any, left: float, told: list[str]) -> None:
+        """And not half an hour: no attempt comes after that word."""
+        row = make(total_timeout=36_000)
+        claim()
+        frozen_clock.advance(seconds=36_000 - left)
+        error = {"message": "too long", "timeout_kind": "total"}
+        assert fail_one(Failure(row["id"], error))["state"] == ("discarded" if told else "retryable")
+        assert [event["type"] for event in log.read(types=["job.total_timeout"], job_id=row["id"]).events] == told
+
     @pytest.mark.parametrize("waiting", ["scheduled", "available", "pending", "retryable"])
     def test_every_waiting_state_expires(self, waiting: str, frozen_clock: Any) -> None:
         options: dict[str, Any] = {"expires_at": later(seconds=5)}

@@ -70,12 +70,13 @@ class Command(ShellCommand):
         self.stdout.write(f"{name} made the job {row['id']}.")
 
     def do_enable(self, options: dict[str, Any]) -> None:
-        self._switch(options["name"], True, entry("cron.enable", options["name"]))
+        self._switch(options["name"], True)
 
     def do_disable(self, options: dict[str, Any]) -> None:
-        self._switch(options["name"], False, entry("cron.disable", options["name"]))
+        self._switch(options["name"], False)
 
-    def _switch(self, name: str, enabled: bool, act: audit.Act) -> None:
+    def _switch(self, name: str, enabled: bool) -> None:
+        act = entry(schedules.act_of_switch(enabled), name)
         schedule = audit.perform(lambda: schedules.set_enabled(name, enabled), act)
         state = f"runs next at {_time(schedule.next_run_at)}" if schedule.enabled else "does not run until enabled"
         self.stdout.write(f"{name} {state}.")

@@ -50,7 +50,7 @@ class Command(ShellCommand):
 
     def do_lift(self, options: dict[str, Any]) -> None:
         for key in options["keys"]:
-            act = entry("rate_limit.lift", key)
+            act = entry(ratelimits.LIFT, key)
             try:
                 audit.perform(partial(ratelimits.lift, key, by=act.actor), act)
             except NotFound as error:
