@@ -253,11 +253,11 @@ def _deaths(job: Job) -> Iterator[NamedValue]:
 
 
 def in_words(policy: RetryPolicy, max_attempts: int) -> str:
-    """A retry policy as a sentence: `5 attempts, 2 s doubling to 1 h, ±50 %`."""
+    """A retry policy as a sentence: `5 attempts, 2 s doubling to 1 h, ±25 %`."""
     most = max(1, max_attempts)
     parts = [ngettext("%(number)s attempt", "%(number)s attempts", most) % {"number": f"{most:,}"}]
     if most > 1:
-        parts += [_backoff(policy), *(["±50 %"] if policy.jitter else [])]
+        parts += [_backoff(policy), *(["±25 %"] if policy.jitter else [])]
         if policy.retryable:
             parts.append(gettext("a retry only after %(errors)s") % {"errors": _names(policy.retryable)})
         if policy.non_retryable:

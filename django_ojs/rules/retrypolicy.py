@@ -119,10 +119,13 @@ def from_json(text: str) -> RetryPolicy:
 
 
 def backoff_ms(policy: RetryPolicy, attempt: int, random: Callable[[], float] = random_module.random) -> int:
-    """Milliseconds to wait after `attempt` (from 1) failed: capped, spread by 0.5 to 1.5, capped again (jobs 1.3)."""
+    """Milliseconds to wait after `attempt` (from 1) failed: capped, spread by 25 %, capped again.
+
+    A client that measures a wait allows 50 % (conformance 5.6), and the other half is for its own latency.
+    """
     wait = min(_raw_ms(policy, max(attempt, 1)), float(policy.max_ms))
     if policy.jitter:
-        wait = min(wait * (0.5 + random()), float(policy.max_ms))
+        wait = min(wait * (0.75 + random() / 2), float(policy.max_ms))
     return round(wait)
 
 

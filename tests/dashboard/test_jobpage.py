@@ -161,7 +161,7 @@ def test_what_is_hidden_stays_hidden_everywhere_on_the_page(admin_client: Client
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"max_attempts": 5, "initial_interval": "2s", "max_interval": "1h"}, "5 attempts, 2 s doubling to 1 h, ±50 %"),
+        ({"max_attempts": 5, "initial_interval": "2s", "max_interval": "1h"}, "5 attempts, 2 s doubling to 1 h, ±25 %"),
         ({"max_attempts": 1}, "1 attempt"),
         ({"max_attempts": 0, "on_exhaustion": "discard"}, "1 attempt, then no dead letter"),
         ({"backoff_strategy": "constant", "jitter": False}, "3 attempts, 1 s apart"),
