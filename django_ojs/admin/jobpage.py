@@ -26,7 +26,7 @@ from django_ojs.models import Approval, CronRun, CronSchedule, Job, Queue, Worke
 from django_ojs.models.job import STAGED
 from django_ojs.rules import ratelimit, redaction, retrypolicy, workflowgraph
 from django_ojs.rules.approvals import EVENT as APPROVAL
-from django_ojs.rules.retrypolicy import RetryPolicy
+from django_ojs.rules.retrypolicy import JITTER, RetryPolicy
 from django_ojs.rules.rows import END_OF_TIME
 from django_ojs.rules.steps import COMPENSATES, Step, StepKind
 from django_ojs.states import State
@@ -257,7 +257,7 @@ def in_words(policy: RetryPolicy, max_attempts: int) -> str:
     most = max(1, max_attempts)
     parts = [ngettext("%(number)s attempt", "%(number)s attempts", most) % {"number": f"{most:,}"}]
     if most > 1:
-        parts += [_backoff(policy), *(["±25 %"] if policy.jitter else [])]
+        parts += [_backoff(policy), *([f"±{100 * JITTER:g} %"] if policy.jitter else [])]
         if policy.retryable:
             parts.append(gettext("a retry only after %(errors)s") % {"errors": _names(policy.retryable)})
         if policy.non_retryable:

@@ -502,6 +502,7 @@ class _Claimer(Service):
         self._record_seen()
         self._wake_up()
         found, more = persist(self._claim, self._using, self.stopping)
+        self._waker.looked(found=found)
         if more:
             return
         if not self._streams.knows(self._sleepers):

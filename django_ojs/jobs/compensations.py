@@ -14,16 +14,15 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
-from django.db import Error, transaction
+from django.db import Error
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from django_ojs import clock, jsontext, output, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.errors import Conflict, OJSError, sentence_of
+from django_ojs.errors import BackendUnavailable, Conflict, OJSError, sentence_of
 from django_ojs.faults import is_general
 from django_ojs.guard import get_logger
 from django_ojs.jobs import steps
@@ -59,7 +58,14 @@ def follow_up(*, limit: int = 100, using: str | None = None) -> int:
     # Looked up for each step: as EXISTS it may become a join with all jobs.
     due = due.alias(ended=Subquery(ended.values("pk")[:1])).filter(ended__isnull=False)
     ids = list(due.order_by("job_id").values_list("job_id", flat=True).distinct()[:limit])
-    return sum(_settle(job_id, using=using) for job_id in ids)
+    settled = 0
+    for job_id in ids:
+        try:
+            settled += _settle(job_id, using=using)
+        except BackendUnavailable:  # maybe only what a middleware of the site asks: the next pass begins with others
+            _registered(using).filter(job_id=job_id).update(due_at=now + _LATER)
+            raise
+    return settled
 
 
 def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSError]:
@@ -72,10 +78,7 @@ def undo_first(rows: Collection[JobRow], *, using: str) -> dict[uuid.UUID, OJSEr
     refused: dict[uuid.UUID, OJSError] = {}
     for job_id in due.values_list("job_id", flat=True).distinct():
         if refusal := _refused(failed[job_id], using):
-            told = "Job %s is left as it is, because what undoes it cannot be enqueued: %s"
-            # The caller's locks are released by then, and what is tried again is logged once.
-            transaction.on_commit(partial(logger.warning, told, job_id, refusal), using=using, robust=True)
-            refused[job_id] = _is_not_undone(job_id)
+            refused[job_id] = _is_not_undone(job_id, refusal)
     return refused
 
 
@@ -86,11 +89,11 @@ def without_due(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.alias(registered=Subquery(registered.order_by("name").values("pk")[:1])).filter(registered=None)
 
 
-def _is_not_undone(job_id: uuid.UUID) -> Conflict:
+def _is_not_undone(job_id: uuid.UUID, reason: str) -> Conflict:
     return Conflict(
         phrase("What job '%(job)s' did is to be undone first, and the job for that is refused now.", job=job_id),
-        details={"resource_type": "job", "resource_id": str(job_id)},
-        hint="The scheduler tries it again each minute, and logs the reason. Do this later.",
+        details={"resource_type": "job", "resource_id": str(job_id), "reason": reason},
+        hint="The scheduler tries it again each minute. Do this later.",
     )
 
 
@@ -130,7 +133,7 @@ def _refused(row: JobRow, using: str) -> str:
             _enqueue(row, using)
     except Error:
         raise
-    except Exception as error:  # also what a middleware of the site raises; the caller logs it
+    except Exception as error:  # also what a middleware of the site raises; the caller tells it
         if is_general(error):
             raise
         return output.one_line(redaction.refusal(sentence_of(error), row["type"]))

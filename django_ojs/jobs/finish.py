@@ -478,9 +478,9 @@ def _read(failure: Failure) -> _Error:
     return error, ratelimits.rate_limit_until(failure.error)
 
 
-#: How much of a time limit may be left where a worker's word counts that it is over: a share, and a bound. The instants
-#: between which the server measures may come from two processes that estimate the database's time, each for itself; and
-#: on SQLite `clock` is up to 5 % slower after a wall clock was set back.
+#: A worker's word that a time limit is over counts if no more than this share of it is left, or this much time. The
+#: instants between which the server measures may come from two processes that estimate the database's time, each for
+#: itself; and on SQLite `clock` is up to 5 % slower after a wall clock was set back.
 _SLACK, _MOST_SLACK = 0.05, dt.timedelta(seconds=60)
 
 

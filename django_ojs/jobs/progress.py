@@ -221,8 +221,8 @@ def _take(item: ProgressReport, row: JobRow, news: dict[uuid.UUID, JobProgress],
 def _told_by(progress: JobProgress, now: dt.datetime) -> dt.datetime:
     """The `told_at` that one more event leaves. It is too soon for the event while that is ahead.
 
-    It is when the events of the job would have ended, were there one each `INTERVAL`. So it lags behind the last event
-    by what the job may have at once, at most `BURST`, whichever attempts they are of (GCRA).
+    Each event uses up one `INTERVAL` of the job's time, whichever attempt it is of; of the time that was not used,
+    `BURST` intervals are kept at most (GCRA).
     """
     start = now - BURST * INTERVAL
     return max(progress.told_at or start, start) + INTERVAL

@@ -198,7 +198,9 @@ class Migration(LimitedMigration):
                 message=models.TextField(blank=True, default=""),
                 data=JSONTextField(null=True),
                 updated_at=models.DateTimeField(),
-                told_at=models.DateTimeField(null=True, help_text="When the latest job.progress event was written."),
+                told_at=models.DateTimeField(
+                    null=True, help_text="Up to when its events on progress count, one a second."
+                ),
                 held=models.BooleanField(
                     default=False, help_text="An event about the latest report is still to be written."
                 ),

@@ -228,11 +228,12 @@ class Job(OJSModel):
 
     def envelope(self) -> dict[str, Any]:
         """The job as the wire shows it (core section 5)."""
-        from django_ojs.models.workflow import name_workflows  # which imports this module
-
         found = Job.objects.using(self._state.db or None).filter(pk=self.pk)
         (row,) = found.rows()
-        name_workflows([row], found.db)
+        if row["workflow_id"] is not None:
+            flows: Any = self._meta.apps.get_model("django_ojs", "Workflow")  # whose module imports this one
+            if flow := flows.objects.using(found.db).filter(pk=row["workflow_id"]).only("own_id").first():
+                row["lineage"] = {"workflow_id": flow.public_id}
         return envelope.render(row)
 
 
@@ -346,8 +347,7 @@ class JobProgress(OJSModel):
     message = models.TextField(default="", blank=True)
     data = JSONTextField(null=True)
     updated_at = models.DateTimeField()
-    #: That instant, less a second for each further event that the job may have at once (`jobs.progress`).
-    told_at = models.DateTimeField(null=True, help_text="When the latest job.progress event was written.")
+    told_at = models.DateTimeField(null=True, help_text="Up to when its events on progress count, one a second.")
     held = models.BooleanField(default=False, help_text="An event about the latest report is still to be written.")
 
     class Meta:

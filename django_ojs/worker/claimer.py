@@ -196,6 +196,7 @@ class Claimer(Service):
         if alone and not found and not self._suspects.only:
             self._suspects.end()
             return
+        self._waker.looked(found=found > 0)
         self._finish_if(was_idle=was_idle, found=found + relayed)
         self._told = found >= free or self._waker.wait(found=bool(found))
 

@@ -71,24 +71,22 @@ class PollingWaker:
         self._interval = shortest
         self._woken = threading.Event()
         self._alarm = math.inf  #: by the monotonic clock
-        self._floor = 0.0  #: seconds that the next sleep lasts at least before the alarm ends it
+        self._floor = 0.0  #: seconds by which the next alarm is put off, for the last ones brought nothing
 
     def wait(self, *, found: bool) -> bool:
         """Return when it is time to look for jobs; `found`: whether the last look brought some.
 
         True: there is a reason to think that a job waits.
         """
-        self._put_off(found)
-        return self._wait(found)
-
-    def _wait(self, found: bool) -> bool:
         self._interval = self._shortest if found else min(self._interval * 1.5, self._longest)
-        self._sleep(self._interval)
+        self._doze(self._interval)
+        self._woken.clear()
         return found
 
     def wait_for_slot(self) -> None:
-        """Return when a slot may have become free."""
-        self._sleep(self._longest)
+        """Return when a slot may have become free. The claimer looks then, as an alarm of the time before would have it
+        do."""
+        self._idle(self._longest)
 
     def wake(self) -> None:
         """Let `wait` and `wait_for_slot` return. From any thread, but not from a signal handler."""
@@ -101,6 +99,15 @@ class PollingWaker:
         many that wait for one limit the others look in vain, so each of them rests longer from one alarm to the next.
         """
         self._alarm = min(self._alarm, time.monotonic() + seconds)
+
+    def looked(self, *, found: bool) -> None:
+        """Note whether a look brought some jobs. If those that alarms led to brought none, the next alarm rings later,
+        and not at once for all workers. From the thread of the claimer, after each look."""
+        if found or self._alarm == math.inf:
+            self._floor = 0.0
+        elif self._floor:
+            spread = random.uniform(0.0, self._floor / 2)  # noqa: S311
+            self._alarm = max(self._alarm, time.monotonic() + self._floor) + spread
 
     def awake(self) -> bool:
         """Note that the claimer need not be woken until the next `wait`, which may be long after.
@@ -119,17 +126,12 @@ class PollingWaker:
     def close(self) -> None:
         """Let go what only the thread of the claimer uses. It calls this itself, when it looks no more."""
 
-    def _put_off(self, found: bool) -> None:
-        """Let the alarm ring later if the looks that alarms led to brought nothing, and not at once for all workers."""
-        if found or self._alarm == math.inf:
-            self._floor = 0.0
-        elif self._floor:
-            spread = random.uniform(0.0, self._floor / 2)  # noqa: S311
-            self._alarm = max(self._alarm, time.monotonic() + self._floor) + spread
-
-    def _sleep(self, seconds: float) -> None:
-        self._doze(seconds)
+    def _idle(self, seconds: float) -> None:
+        """Sleep so many seconds, or until `wake`; an alarm is over then, too, without having led to a look in vain."""
+        self._await(seconds, None)
         self._woken.clear()
+        if time.monotonic() >= self._alarm:
+            self._alarm = math.inf
 
     def _doze(self, seconds: float, descriptor: int | None = None) -> None:
         """Sleep so many seconds, or until `wake` or the alarm, which `_woken` then tells, or until the descriptor can
@@ -231,12 +233,12 @@ class WatchingWaker(DescriptorWaker):
         self._unreported = 0
         self._in_vain = 0  #: looks that it led to since one brought jobs, or since no commit came for a while
 
-    def _wait(self, found: bool) -> bool:
+    def wait(self, *, found: bool) -> bool:
         if found:
             self._in_vain = 0
             return True
         with suppress_passing():
-            return self._watch_for_commits()
+            return self._wait()
         # The claim meets the same, and waits until it is over.
         connections[self._using].close()
         self._seen = None
@@ -244,7 +246,7 @@ class WatchingWaker(DescriptorWaker):
         self._woken.clear()
         return True
 
-    def _watch_for_commits(self) -> bool:
+    def _wait(self) -> bool:
         if not self._chosen:
             path = self._path()
             self._chosen, self._watch = True, watch(path)
@@ -360,22 +362,22 @@ class ListeningWaker(DescriptorWaker):
         stopped = self._listener.stop(timeout)
         return super().stop() and stopped
 
-    def _wait(self, found: bool) -> bool:
+    def wait(self, *, found: bool) -> bool:
         if not self._listener.listening.is_set():
-            return super()._wait(found)
+            return super().wait(found=found)
         if self._asleep and not (found and self._is_busy()):
             return self._sleep_until_notified()
         said = self._say_asleep(not found)
         self._listener.heard()
         if not found and not said:
-            return super()._wait(False)
+            return super().wait(found=False)
         self._nap = self.FIRST_NAP
         return found
 
     def wait_for_slot(self) -> None:
         if self._is_busy():
             self._say_asleep(False)
-        self._sleep(self.BUSY if self._asleep else self._longest)
+        self._idle(self.BUSY if self._asleep else self._longest)
         self._listener.heard()
 
     def _is_busy(self) -> bool:

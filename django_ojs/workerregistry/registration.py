@@ -69,7 +69,7 @@ def register(
         now = clock.now(using)
         worker, records = meet(worker_id, info, now, using, who=who)
         worker.last_heartbeat_at = now
-        take_report(worker, "running")  # as of a heartbeat that names no state
+        worker.state = "running"  # the answer tells it no order, so one to run is kept for its next heartbeat
         _has_restarted(worker)
         worker.save(using=using)
         log.append(records, using)

@@ -167,6 +167,18 @@ def test_streams_that_meet_a_limit_set_the_alarm_of_their_loop(
     assert min(alarms) > 300 * 86400.0
 
 
+def test_the_loop_says_what_each_look_brought_also_one_that_fills_a_stream(
+    streams: JobStreams, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought: list[bool] = []
+    waker = type(streams._claimer._waker)
+    monkeypatch.setattr(waker, "looked", lambda waker, *, found: brought.append(found))
+    enqueue()
+    connect(places=1).next()
+    settled(streams)
+    assert True in brought
+
+
 def nack(row: JobRow) -> None:
     fail_one(Failure(row["id"], error={"message": "No."}, worker_id=row["worker_id"], attempt=row["attempt"]))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -230,12 +229,19 @@ def test_a_worker_that_obeys_an_order_which_an_operator_has_taken_back_is_told_o
     assert len(events("worker.quiet")) == 2, "it ends, and had jobs until then"
 
 
-@pytest.mark.parametrize("says", [lambda: beat(Beat("w")), lambda: register("w", {})], ids=["beat", "register"])
-def test_a_worker_that_runs_again_by_order_may_become_quiet_by_itself(says: Callable[[], object]) -> None:
+def test_a_registration_which_tells_a_worker_no_order_leaves_one_to_run_in_force() -> None:
+    beat(Beat("w", state="quiet"))
+    direct("w", "running")
+    register("w", {})
+    assert beat(Beat("w", state="quiet")).state == "running"
+    assert len(events("worker.quiet")) == 1
+
+
+def test_a_worker_that_runs_again_by_order_may_become_quiet_by_itself() -> None:
     """As by SIGTSTP: nobody has let it run again since then."""
     beat(Beat("w", state="quiet"))
     direct("w", "running")
-    says()
+    beat(Beat("w"))
     assert beat(Beat("w", state="quiet")).state == "quiet"
     assert len(events("worker.quiet")) == 2
     make()

@@ -96,18 +96,20 @@ def test_what_is_an_echo_is_decided_when_a_signal_arrives_not_when_a_busy_loop_h
     clock = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
 
-    async def heard() -> list[str]:
-        names: list[str] = []
-        with ojs_grpc._signals_heard(names.append):
-            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
-                signal.raise_signal(number)
-            clock[0] += module.ECHO
-            signal.raise_signal(signal.SIGTERM)
-            await asyncio.sleep(0)
-        return names
+    async def busy() -> None:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        clock[0] += module.ECHO
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0)
 
-    before = signal.getsignal(signal.SIGTERM)
-    assert asyncio.run(heard()) == ["SIGTERM", "SIGINT", "SIGTERM"]
+    names: list[str] = []
+    before, runner = signal.getsignal(signal.SIGTERM), asyncio.Runner()
+    with ojs_grpc._signals_heard(runner.get_loop(), names.append):
+        with runner:
+            runner.run(busy())
+        assert names == ["SIGTERM", "SIGINT", "SIGTERM"]
+        signal.raise_signal(signal.SIGINT)  # the server has stopped
     assert signal.getsignal(signal.SIGTERM) is before
 
 

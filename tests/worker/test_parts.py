@@ -321,6 +321,30 @@ def test_a_claim_is_urgent_where_the_worker_was_told_of_a_job_and_has_none(
     assert asked == [(practice, False), (True, True), (True, False), (practice, False)]
 
 
+def test_a_claimer_says_what_each_look_brought_also_one_that_takes_its_last_slot(
+    claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its alarms would rest as if they had brought nothing."""
+    (run,) = claimed(1)
+    found, brought = [[run.context.row], []], []
+    pool = FakePool([])
+    pool.ahead_limit = ClaimAhead(2)  # type: ignore[attr-defined]
+    pool.free, pool.ahead = lambda: 1, lambda: 0  # type: ignore[attr-defined]
+    pool.stale = lambda age: []  # type: ignore[attr-defined]
+    pool.offer = lambda rows, link: None  # type: ignore[attr-defined]
+    waker = PollingWaker()
+    waker.wait = lambda *, found: False  # type: ignore[method-assign]
+    waker.looked = lambda *, found: brought.append(found)  # type: ignore[method-assign]
+    claimer = Claimer(
+        "w", ["part.work"], QueueNames(["default"], USING), pool, NoLink(), Lifecycle(),  # type: ignore[arg-type]
+        waker, threading.Event(), USING,
+    )  # fmt: skip
+    monkeypatch.setattr("django_ojs.worker.claimer.fetch", lambda wanted, *, using: found.pop(0))
+    for _ in range(2):
+        claimer._poll()
+    assert brought == [True, False]
+
+
 def test_a_claimer_that_meets_a_limit_sets_its_own_alarm(frozen_clock: Any, claimed: Any) -> None:
     """And not that of others in its process."""
     throttle = {"key": "k", "throttle": {"limit": 1, "period": "PT1H"}}

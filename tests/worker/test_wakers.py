@@ -121,12 +121,14 @@ class Sleeping:
         began = self.now
         if alarm is not None:
             self.waker.wake_in(alarm)
+        self.waker.looked(found=False)
         self.waker.wait(found=False)
         return self.now - began
 
     def found(self) -> None:
         """It got a job and met a limit, and looks again at once."""
         self.waker.wake_in(HOURS)
+        self.waker.looked(found=True)
         self.waker.wake()
         self.waker.wait(found=True)
         self.waker._woken.clear()
@@ -157,10 +159,15 @@ def test_an_alarm_ends_the_sleep_once_and_the_first_of_several_counts(sleeping: 
     for later in (HOURS, 2.0):
         sleeping.waker.wake_in(later)
     assert [sleeping.wait(3.0), sleeping.wait()] == seconds(2.0, sleeping.LONGEST)
+
+
+def test_an_alarm_of_the_time_without_a_slot_is_over_with_it(sleeping: Sleeping) -> None:
+    """It has led to no look, so the next one need not rest."""
     sleeping.waker.wake_in(0.01)
     began = sleeping.now
     sleeping.waker.wait_for_slot()
-    assert [sleeping.now - began] == seconds(0.01)
+    assert sleeping.now - began > 0.01
+    assert [sleeping.wait(2.0)] == seconds(2.0)
 
 
 def test_alarms_for_nothing_ring_less_and_less_often_until_a_job_was_found_or_no_limit_was_met(
@@ -515,7 +522,7 @@ class Notified(ListeningWaker):
         self._asleep = asleep
         return True
 
-    def _doze(self, seconds: float, descriptor: int | None = None) -> None:
+    def _await(self, seconds: float, descriptor: int | None) -> None:
         self.naps.append(round(seconds, 2))
         self._woken.set()
 

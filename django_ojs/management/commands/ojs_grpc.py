@@ -53,57 +53,62 @@ class Command(SteadyCommand):
             logger.warning("OJS['GRPC'] is not set, so the manifest does not say that this site offers gRPC.")
         if self.from_command_line:
             _keep_connections()
+        runner, stop = asyncio.Runner(), _Stop()
         try:
-            fine = asyncio.run(self._serve(options))
+            with _signals_heard(runner.get_loop(), stop.hear), runner:
+                fine = runner.run(self._serve(options, stop))
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         if not fine:
             sys.exit(1)  # the service manager starts another
 
-    async def _serve(self, options: dict[str, Any]) -> bool:
+    async def _serve(self, options: dict[str, Any], stop: _Stop) -> bool:
         """Serve until a signal comes; False where it ends because a part of it hangs."""
         from django_ojs.grpc.server import Server
 
         server = Server(options["bind"])
-        signals, stop, at_once = 0, asyncio.Event(), asyncio.Event()
-
-        def hear(name: str) -> None:
-            nonlocal signals
-            signals += not (signals and name == HANGUP)
-            stop.set()
-            if signals > 1:
-                at_once.set()
-
-        with _signals_heard(hear):
-            port = await server.start()
-            self.announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
-            stuck: list[str] = []
-            while not (stop.is_set() or (stuck := parts.stuck())):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY):
-                        await stop.wait()
-            if stuck:
-                logger.error("This server should be replaced: %s.", "; ".join(stuck))
-            self.announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
-            graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
-            await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            if not graceful.done():
-                await server.stop(0)
-            await graceful
-            hurried.cancel()
-            self.announce(options, "ojs_grpc stopped.")
+        port = await server.start()
+        self.announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
+        stuck: list[str] = []
+        while not (stop.wanted.is_set() or (stuck := parts.stuck())):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await stop.wanted.wait()
+        if stuck:
+            logger.error("This server should be replaced: %s.", "; ".join(stuck))
+        self.announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
+        graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(stop.at_once.wait())
+        await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        if not graceful.done():
+            await server.stop(0)
+        await graceful
+        hurried.cancel()
+        self.announce(options, "ojs_grpc stopped.")
         return not stuck
 
 
+class _Stop:
+    """What signals ask for: one that the server stops, a second one that it stops at once."""
+
+    def __init__(self) -> None:
+        self.wanted, self.at_once = asyncio.Event(), asyncio.Event()
+
+    def hear(self, name: str) -> None:
+        if self.wanted.is_set() and name != HANGUP:
+            self.at_once.set()
+        self.wanted.set()
+
+
 @contextlib.contextmanager
-def _signals_heard(hear: Callable[[str], None]) -> Iterator[None]:
-    """A block in which the loop that runs calls `hear` for each signal to stop that is no echo. That is decided when
-    the signal arrives: the loop may be busy, and hear of two at once that came seconds apart."""
-    echoes, loop = Echoes(), asyncio.get_running_loop()
+def _signals_heard(loop: asyncio.AbstractEventLoop, hear: Callable[[str], None]) -> Iterator[None]:
+    """A block in which the loop calls `hear` for each signal to stop that is no echo. That is decided when the signal
+    arrives: the loop may be busy, and hear of two at once that came seconds apart. One that comes when the loop is
+    closed changes nothing: the server has stopped."""
+    echoes = Echoes()
 
     def handle(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if not echoes.has(name):
+        if not (echoes.has(name) or loop.is_closed()):
             loop.call_soon_threadsafe(hear, name)
 
     before = {number: signal.signal(number, handle) for number in obeyed(Order.STOP)}

@@ -22,7 +22,7 @@ WorkerFactory = Callable[[], AbstractContextManager[None]]
 POLL_SECONDS: Final = 0.025
 WATCH_SECONDS: Final = 60.0
 EVENT_LAG_SECONDS: Final = 1.0
-# A server may be 100 ms late in promoting a due job, and default jitter reaches the very edge of the 50 %.
+# A server may be 100 ms late in promoting a due job, and the jitter of some reaches the very edge of the 50 %.
 MEASURING_SLACK: Final = 0.15
 
 TERMINAL: Final = frozenset({"completed", "cancelled", "discarded"})
