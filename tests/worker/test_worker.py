@@ -248,11 +248,11 @@ class Sleeper(PollingWaker):
         super().__init__(shortest=3600.0, longest=3600.0)
         self.sleeping, self.naps = threading.Event(), 0
 
-    def _sleep(self, seconds: float) -> None:
+    def _await(self, seconds: float, descriptor: int | None) -> None:
         if not self._woken.is_set():
             self.naps += 1
             self.sleeping.set()
-        super()._sleep(seconds)
+        super()._await(seconds, descriptor)
         self.sleeping.clear()
 
 
