@@ -608,7 +608,7 @@ def test_a_row_that_somebody_holds_is_waited_for_by_nobody(
 ) -> None:
     """The claims of all others would wait with it. Meanwhile it sleeps as one that nobody wakes."""
     slept: list[float] = []
-    monkeypatch.setattr(listening, "_sleep", slept.append)
+    monkeypatch.setattr(listening, "_await", lambda seconds, descriptor: slept.append(seconds))
     row = Worker.objects.filter(pk="sleeps")
     with holding(row):
         assert not listening.wait(found=False)
@@ -641,7 +641,7 @@ def test_a_server_that_takes_no_writes_any_more_is_left_by_one_that_only_reads(
     listening: ListeningWaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(listening, "_sleep", slept.append)
+    monkeypatch.setattr(listening, "_await", lambda seconds, descriptor: slept.append(seconds))
     connection.ensure_connection()
     with refusing.refusing(refusing.READ_ONLY):
         listening.wait(found=False)
